@@ -2,20 +2,23 @@
 #   make demo    set up, then train a skill on the embedded model: no key, no account
 #   make rl-demo  set up PyTorch, then train the weights of a tiny policy: no GPU, no account
 #   make test    set up, then lint, types and tests
+#   make test-fast  the tests without the slowest ones
 #   make backends   install the programs for the tests of remote sandboxes (Debian, root); else these tests are skipped
 #   make test-hostile  hostile agents on real docker, podman and ssh (needs `make backends`; about 10 minutes on two cores)
 #   make test-vllm  token mode against a real vLLM on the CPU (fetches 3 GB once)
 #   make test-trainers  the built-in trainer, TRL, Tinker and vLLM with real packages (in .venv-rl; fetches 5 GB once)
 #   make test-consumers  exported rows and metrics, loaded by the code they are for: verl, SkyRL, TRL, … (fetches 4 GB once)
+#   make test-viewers  exported trajectories and logs, read by Harbor's and Inspect's own code (fetches 300 MB once; a minute)
 #   make test-atropos  the tests of atroposlib against `ludus api`, and our worker against its server (fetches 1 GB once)
 #   make test-swe  bugs of SWE-smith's generators in repositories of published packages (fetches 150 MB once; about 5 minutes)
 #   make test-agents  mini-swe-agent, Codex and Claude Code in slots (fetches 1.4 GB once; needs npm, no account)
 #   make test-envs  environments with the packages they need: reasoning-gym, … (fetches 100 MB once; about 5 minutes)
 #   make test-harbor  terminal tasks on a real Debian, in bwrap, docker and podman: apt, pip, uv (root, debootstrap; fetches 250 MB; 5 to 10 minutes)
-#   make docs    make the generated parts of docs/ again (after a change of settings or environments)
+#   make docs    make the generated parts of docs/ again: settings, commands, environments (after a change of one)
 #   make test-clients  client libraries (litellm, LangChain, AI SDK, …) at the gateway (fetches 0.7 GB once; needs npm)
+#   make test-scale  faults of Ray clusters: 200 kills, cut networks, wrong clocks, full disks (root; an hour on two cores)
 #   make test-browser  the toolset `browser` with a real Chromium (fetches 50 MB once; needs Debian's chromium; half a minute)
-#   make test-verifiers  environments of the package verifiers 0.1.14 and tasksets of 0.4.0 (fetches 1.5 GB once; a minute and a half)
+#   make test-verifiers  environments of verifiers 0.1.14, with and without the package, and tasksets of 0.4.0 (fetches 1.5 GB once; three minutes)
 #   make test-openenv    servers of the package openenv-core 0.3.0 (fetches 0.5 GB once)
 #   make lint    formatting, lint rules and types only
 #   make bench   measure speed and compare it with other tools (downloads them; takes a while)
@@ -26,9 +29,10 @@ BIN    := $(VENV)/bin
 RUN    ?= runs/demo
 RL_VENV ?= .venv-rl
 RL_RUN  ?= runs/rl-demo
+PARALLEL := -n auto --maxprocesses 8 --dist loadscope --no-loadscope-reorder --durations 40 --durations-min 5
 
-.PHONY: demo rl-demo test test-hostile test-harbor test-vllm test-trainers test-consumers test-atropos test-swe test-agents test-envs \
-        test-clients test-browser test-verifiers test-openenv backends docs lint bench setup setup-dev clean
+.PHONY: demo rl-demo test test-fast test-hostile test-harbor test-vllm test-trainers test-consumers test-viewers test-atropos test-swe test-agents test-envs \
+        test-clients test-scale test-browser test-verifiers test-openenv backends docs lint bench setup setup-dev clean
 
 demo: setup
 	@LUDUS=$(BIN)/ludus scripts/demo $(RUN)
@@ -37,17 +41,20 @@ rl-demo: $(RL_VENV)/.setup
 	@LUDUS=$(RL_VENV)/bin/ludus scripts/rl-demo $(RL_RUN)
 
 test: lint
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest $(PARALLEL)
+
+test-fast: setup-dev
+	@$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
 
 backends:
 	@scripts/setup-backends
 
 test-hostile: setup-dev
-	@LUDUS_TEST_HOSTILE=1 $(BIN)/python -m pytest tests/sandbox/remote/test_hostile_remote.py tests/sandbox/remote/test_image_slots.py
+	@LUDUS_TEST_HOSTILE=1 $(BIN)/python -m pytest tests/envs/test_attacks_on_tasks.py tests/sandbox/remote/test_hostile_remote.py tests/sandbox/remote/test_image_slots.py
 
 test-harbor: setup-dev
 	@$(BIN)/python -m pip install --quiet uv
-	@LUDUS_TEST_HARBOR=1 $(BIN)/python -m pytest tests/envs/test_harbor_debian.py tests/sandbox/remote/test_debian_images.py
+	@LUDUS_TEST_HARBOR=1 $(BIN)/python -m pytest tests/envs/test_harbor_debian.py tests/envs/test_hundred_tasks.py tests/sandbox/remote/test_debian_images.py
 
 test-vllm: setup-dev
 	@scripts/test-vllm $(BIN)/python
@@ -57,6 +64,9 @@ test-trainers: $(RL_VENV)/.setup
 
 test-consumers: setup-dev
 	@scripts/test-consumers $(BIN)/python
+
+test-viewers: setup-dev
+	@scripts/test-viewers $(BIN)/python
 
 test-atropos: setup-dev
 	@scripts/test-atropos $(BIN)/python
@@ -77,6 +87,9 @@ docs: setup-dev
 test-clients: setup-dev
 	@scripts/test-clients $(BIN)/python
 
+test-scale: setup-dev
+	@LUDUS_TEST_SCALE=1 $(BIN)/python -m pytest -s tests/engines/test_ray_faults.py tests/engines/test_slurm_engine.py
+
 test-browser: setup-dev
 	@$(BIN)/python -m pip install --quiet -c constraints.txt 'playwright>=1.60'
 	@$(BIN)/python -m pytest tests/tools/test_browser.py
@@ -92,8 +105,8 @@ lint: setup-dev
 	@$(BIN)/ruff check
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 
-BENCHES := footprint "exec --peers" "loop --peers" "tokens --peers" templates "parsers --peers" pool stall keep_files containers \
-           "reflact --peers" "optimizer --peers" "gateway --peers" "api --peers" rl_loop rl
+BENCHES := footprint "exec --peers" "loop --peers" "tokens --peers" templates "parsers --peers" pool stall keep_files controls containers \
+           "reflact --peers" "optimizer --peers" "gateway --peers" "api --peers" rl_loop rl scale
 
 bench: setup-dev
 	@failed=0; \
@@ -101,6 +114,7 @@ bench: setup-dev
 	     set -- $$each; name=$$1; shift; \
 	     $(BIN)/python bench/$$name.py "$$@" || failed=1; \
 	 done; \
+	 LUDUS_TEST_TIMES=1 $(BIN)/python -m pytest tests/parsers/test_stream.py -k linear || failed=1; \
 	 exit $$failed
 
 setup: $(VENV)/.setup
@@ -114,8 +128,8 @@ $(RL_VENV)/.setup: pyproject.toml constraints.txt scripts/setup
 	@PYTHON="$(PYTHON)" scripts/setup "$(RL_VENV)" rl
 	@touch $@
 
-$(VENV)/.setup-dev: pyproject.toml constraints.txt scripts/setup
-	@PYTHON="$(PYTHON)" scripts/setup "$(VENV)" local,mcp,tokens,modal,fast,dev
+$(VENV)/.setup-dev: pyproject.toml compat/pyproject.toml constraints.txt scripts/setup
+	@PYTHON="$(PYTHON)" scripts/setup "$(VENV)" local,mcp,tokens,modal,fast,dev compat
 	@touch $@ $(VENV)/.setup
 
 clean:

@@ -74,7 +74,8 @@ def build_group(length: int, seed: int, env_id: int | None = None) -> dict[str, 
 
 def build_request(method: str, path: str, value: object = None) -> bytes:
     body = b"" if value is None else json.dumps(value).encode()
-    head = f"{method} {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    lines = ("Host: localhost", "Content-Type: application/json", f"Content-Length: {len(body)}")
+    head = "\r\n".join((f"{method} {path} HTTP/1.1", *lines))
     return head.encode() + b"\r\n\r\n" + body
 
 
@@ -309,7 +310,8 @@ def measure_crowd(running: Running, per_env: int) -> Crowd:
         for number in range(env_id * per_env, (env_id + 1) * per_env):
             body = head + b"%d" % number + tail
             begun = time.perf_counter()
-            link.send(b"POST /scored_data HTTP/1.1\r\nHost: bench\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+            sent = b"POST /scored_data HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
+            link.send(sent + body)
             posts.append(time.perf_counter() - begun)
         link.close()
 

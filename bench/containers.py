@@ -21,8 +21,8 @@ sys.path.insert(0, str(ROOT / "tests" / "sandbox" / "remote"))
 import machinery
 
 from ludus.sandbox import SandboxSpec
+from ludus.sandbox.backend_settings import DockerSettings
 from ludus.sandbox.profiles import open_pool
-from ludus.sandbox.remote.docker import DockerSettings
 
 
 async def measure_ours(socket: Path, image: str, slots: int, count: int) -> dict[str, float]:

@@ -25,14 +25,14 @@ from typing import Any
 
 from common import describe_machine, render_table
 
-from ludus.agent import Limits
 from ludus.config.references import load_env_class
 from ludus.env import Env
 from ludus.env_checks import make_rollout
 from ludus.envs import BUILTIN
 from ludus.errors import LudusError
 from ludus.judging import open_judging_slot
-from ludus.sandbox.pool import Pool
+from ludus.policy import Limits
+from ludus.runner import Runner
 from ludus.sandbox.profiles import open_pool
 from ludus.types import Task
 
@@ -80,16 +80,17 @@ def choose_tasks(env: Env, count: int) -> list[Task]:
     return list(itertools.islice((task for split in SPLITS for task in env.tasks(split)), count))
 
 
-async def measure_task(env: Env, task: Task, pool: Pool) -> float:
+async def measure_task(task: Task, runner: Runner) -> float:
     """The seconds of one task, with a perfect agent."""
-    started = time.perf_counter()
+    env, started = runner.env, time.perf_counter()
     if env.sandbox is None:
         score = await env.verify(make_rollout(task, await env.solve(task, None)), None)
     else:
-        async with pool.lease(env.slot(task)) as box:
+        assert runner.pool is not None
+        async with runner.pool.lease(runner.make_spec(task)) as box:
             await env.setup(task, box)
             answer = await env.solve(task, box)
-            async with open_judging_slot(env, task, box, pool, Limits()) as judge_box:
+            async with open_judging_slot(task, box, runner, Limits()) as judge_box:
                 score = await env.verify(make_rollout(task, answer), judge_box)
     seconds = time.perf_counter() - started
     if not score.passed:
@@ -100,18 +101,19 @@ async def measure_task(env: Env, task: Task, pool: Pool) -> float:
 async def measure_env(env: Env, tasks: Sequence[Task], times: int) -> float:
     """The median over tasks of the best time of each."""
     async with open_pool("bwrap") as pool:
+        runner = Runner(env, pool)
         for task in tasks if env.sandbox else ():
             await env.prepare(task)
-        await measure_task(env, tasks[0], pool)  # processes start, and packages are imported
+        await measure_task(tasks[0], runner)  # processes start, and packages are imported
         if env.sandbox is None:
             tasks, times = tasks[1:] or tasks, 1  # a scoring process may keep what it has computed, such as a game
-        return median([min([await measure_task(env, task, pool) for _ in range(times)]) for task in tasks])
+        return median([min([await measure_task(task, runner) for _ in range(times)]) for task in tasks])
 
 
 def describe_env(name: str, path: str, count: int, times: int) -> tuple[str, str, str]:
     """A line of the table: the environment, its tasks, and the time per task or why there is none."""
     kind = load_env_class(name)
-    if kind.grader is not None:
+    if kind.graded:
         return name, "", "that of the judge"
     with tempfile.TemporaryDirectory() as folder:
         try:

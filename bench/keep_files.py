@@ -22,11 +22,11 @@ from typing import ClassVar
 
 from common import Check, describe_machine, print_verdict, render_table
 
-from ludus.agent import Policy
 from ludus.batch import Batch, evaluate
 from ludus.env import Env
 from ludus.models.scripted import ScriptedModel, call
-from ludus.rollout import RunOptions
+from ludus.policy import Policy
+from ludus.runner import Runner, RunOptions
 from ludus.sandbox import Sandbox
 from ludus.sandbox.file_tree import KeptSizes
 from ludus.sandbox.pool import PoolSettings
@@ -70,13 +70,13 @@ class Measured:
 
 
 async def measure(env: Writing, sizes: KeptSizes) -> Measured:
-    settings = PoolSettings(max_slots=8, warm=4)
+    settings, options = PoolSettings(max_slots=8, warm=4), RunOptions(concurrency=4, keep_files=sizes)
     with tempfile.TemporaryDirectory() as folder:
         async with open_pool({"": choose_builtin("bwrap")}, settings) as pool:
-            batch = Batch(env, tuple(env.tasks("train")), Policy(model=ScriptedModel(act)))
+            batch = Batch(tuple(env.tasks("train")), Policy(model=ScriptedModel(act)))
             with RunDir.open(Path(folder) / "run", {}) as run:
                 started = time.perf_counter()
-                summary = await evaluate(batch, pool, run, RunOptions(concurrency=4, keep_files=sizes))
+                summary = await evaluate(batch, Runner(env, pool, store=run, options=options))
                 seconds = time.perf_counter() - started
         assert summary.overall.mean == 1.0
         return Measured(seconds / env.count, (Path(folder) / "run" / STORE).stat().st_size // env.count)

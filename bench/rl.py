@@ -84,17 +84,15 @@ def spoil_rows(rows: Sequence[Any], arm: str, seed: str) -> list[Any]:
 
 async def run_arm(arm: str, seed: int, steps: int) -> dict[str, Any]:
     """Train one policy. Returns its rewards, its scores on the test split, and the time that it took."""
-    from ludus.agent import Limits, Policy
     from ludus.config.secrets import find_weights_folder
     from ludus.envs.parcels import Parcels
     from ludus.models.scripted import ScriptedModel
-    from ludus.rl.group_feed import RunParts
+    from ludus.policy import Limits, Policy
     from ludus.rl.grpo_settings import GrpoSettings
-    from ludus.rl.rl_loop import RlRun, run_rl
-    from ludus.rl.rl_settings import RlSettings
+    from ludus.rl.loop import RlRun, run_rl
+    from ludus.rl.settings import RlSettings
     from ludus.rl.torch_trainer import open_trainer
-    from ludus.rollout import RunOptions
-    from ludus.store import MemoryStore
+    from ludus.runner import Runner, RunOptions
     from ludus.types import Sampling
 
     env = Parcels(seed=seed)
@@ -110,7 +108,7 @@ async def run_arm(arm: str, seed: int, steps: int) -> dict[str, Any]:
         ),
         tasks=tuple(env.tasks("train")),
         held_out=tuple(env.tasks("test")),
-        parts=RunParts(env, None, MemoryStore(), RunOptions(concurrency=GROUPS * GROUP_SIZE)),
+        runner=Runner(env, options=RunOptions(concurrency=GROUPS * GROUP_SIZE)),
     )
     started, cpu = time.monotonic(), time.process_time()
     records = [record async for record in run_rl(run)]

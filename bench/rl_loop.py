@@ -25,15 +25,14 @@ from typing import ClassVar
 
 from common import Check, describe_machine, print_verdict, render_table
 
-from ludus.agent import Policy
 from ludus.env import Env
 from ludus.models import Model
 from ludus.models.scripted import ScriptedModel
-from ludus.rl.group_feed import RunParts
-from ludus.rl.rl_loop import RlRun, run_rl
-from ludus.rl.rl_settings import RlSettings
+from ludus.policy import Policy
+from ludus.rl.loop import RlRun, run_rl
+from ludus.rl.settings import RlSettings
 from ludus.rl.trainers import PolicyUpdate, TrainingRow, UpdateMetrics
-from ludus.rollout import RunOptions
+from ludus.runner import Runner, RunOptions
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.store import RunDir
 from ludus.types import Completion, Message, Rollout, Sampling, Score, Task, Tokens, ToolSpec, Usage
@@ -135,7 +134,7 @@ async def measure(step: float, update: float, staleness: int, steps: int) -> Bus
             settings=settings,
             tasks=tuple(env.tasks("train")),
             held_out=(),
-            parts=RunParts(env, None, store, options),
+            runner=Runner(env, store=store, options=options),
             checkpoints=Path(folder) / "checkpoints",
         )
         before = (0.0, 0.0, 0.0)

@@ -24,17 +24,19 @@ from typing import ClassVar
 
 from common import Check, describe_machine, print_verdict, render_table
 
-from ludus.agent import Policy
 from ludus.config.secrets import find_weights_folder
+from ludus.engine import run_many
 from ludus.env import Env
-from ludus.models.embedded import EmbeddedModel, EmbeddedRuntime, EmbeddedSettings
+from ludus.models.embedded import EmbeddedModel, EmbeddedRuntime
 from ludus.models.scripted import ScriptedModel
+from ludus.models.settings import EmbeddedSettings
+from ludus.policy import Policy
 from ludus.reflact.records import Summary
 from ludus.reflact.splits import Splits
 from ludus.reflact.train_settings import Recipe, SlowUpdate, TrainSettings
 from ludus.reflact.trainer import train
 from ludus.reflact.training_run import Resources
-from ludus.rollout import Job, RunOptions, run_many
+from ludus.runner import Job, Runner, RunOptions
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.skill import Skill
 from ludus.types import Message, Rollout, Sampling, Score, Task, ToolSpec
@@ -133,16 +135,15 @@ async def run_recipe(recipe: Recipe, seed: int, model: EmbeddedModel) -> Summary
     settings = TrainSettings(
         recipe=recipe, epochs=20, batch_size=8, seed=seed, slow=SlowUpdate(enabled=False), memory=False
     )
-    resources = Resources(options=RunOptions(concurrency=4), rollouts=BUDGET + test)
     records = [
         record
         async for record in train(
-            env,
+            Runner(env, options=RunOptions(concurrency=4)),
             make_policy(SKILL, model),
             splits,
             settings,
             optimizer=ScriptedModel(optimize, "writer"),
-            resources=resources,
+            resources=Resources(optimizer_concurrency=4, rollouts=BUDGET + test),
         )
     ]
     summary = records[-1]
@@ -154,7 +155,8 @@ async def measure(text: str, model: EmbeddedModel) -> float:
     """The share of test tasks that the model solves with a text."""
     env, rollouts = HouseRules(), list[Rollout]()
     jobs = [Job(task, make_policy(text, model), 0, number) for number, task in enumerate(env.tasks("test"))]
-    await run_many(jobs, env, None, RunOptions(concurrency=4), record=lambda _, rollout: rollouts.append(rollout))
+    runner = Runner(env, options=RunOptions(concurrency=4))
+    await run_many(jobs, runner, lambda _, rollout: rollouts.append(rollout))
     return sum(bool(rollout.score and rollout.score.passed) for rollout in rollouts) / len(rollouts)
 
 

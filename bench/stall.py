@@ -24,6 +24,7 @@ from common import Check, describe_machine, print_verdict, render_table
 
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.sandbox.agent_files import collect_files, copy_files
+from ludus.sandbox.file_tree import CollectedFiles
 from ludus.sandbox.pool import Pool, PoolSettings
 from ludus.sandbox.profiles import open_pool
 
@@ -103,13 +104,14 @@ async def attack_flood(box: Sandbox, size: Size) -> float:
 async def attack_files(pool: Pool, box: Sandbox, size: Size) -> tuple[float, float]:
     await box.exec(FILES.format(folders=size.folders), timeout=120)
     await box.settle()
-    found = []
+    found = CollectedFiles(())
 
     async def collect() -> None:
-        found.extend(await collect_files(box))
+        nonlocal found
+        found = await collect_files(box)
 
     collecting = await find_stall(collect)
-    assert len(found) >= 200 * size.folders, len(found)
+    assert len(found.entries) >= 200 * size.folders, len(found.entries)
     async with pool.lease(SPEC) as fresh:
         return collecting, await find_stall(lambda: copy_files(found, fresh, ("tests/*",)))
 

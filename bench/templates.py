@@ -37,8 +37,8 @@ from ludus.tokens import Generation
 from ludus.tokens.codec import Codec
 from ludus.tokens.probe import probe_template, raise_fatal
 from ludus.tokens.render import History, Renderer
+from ludus.tokens.session import TokenSession
 from ludus.tokens.template import Template, TemplateFault
-from ludus.tokens.token_session import TokenSession
 from ludus.tokens.tokenizer import Tokenizer
 from ludus.tokens.views import make_tool_views
 from ludus.types import Call, Finish, Message, ToolSpec

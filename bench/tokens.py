@@ -47,7 +47,8 @@ from common import (
 )
 
 from ludus.errors import ConfigError
-from ludus.models.embedded import EmbeddedRuntime, EmbeddedSettings
+from ludus.models.embedded import EmbeddedRuntime
+from ludus.models.settings import EmbeddedSettings
 from ludus.models.weights import find_cache, find_weights
 from ludus.parsers import Parser
 from ludus.rl.row_checks import Vocabulary, check_rows
@@ -56,8 +57,8 @@ from ludus.tokens.codec import Codec
 from ludus.tokens.engines.embedded_engine import EmbeddedEngine
 from ludus.tokens.probe import probe_template
 from ludus.tokens.render import Renderer
+from ludus.tokens.session import TokenSession
 from ludus.tokens.template import Template, TemplateFault, read_template
-from ludus.tokens.token_session import TokenSession
 from ludus.tokens.tokenizer import TokenizerFiles, load_tokenizer
 from ludus.tokens.toy_engine import ToyDraw, ToyEngine
 from ludus.types import Call, Finish, Message, Sampling, ToolSpec

@@ -5,10 +5,11 @@ The model is scripted, so this takes a second and needs no server:   python exam
 
 import asyncio
 
-from ludus.agent import Policy
 from ludus.envs.terminal_test import TerminalTest
 from ludus.models.scripted import ScriptedModel, call, say
-from ludus.rollout import Job, run
+from ludus.policy import Policy
+from ludus.rollout import run
+from ludus.runner import Job, Runner
 from ludus.sandbox.profiles import open_pool
 
 MODEL = ScriptedModel(
@@ -24,7 +25,7 @@ async def main() -> None:
     env = TerminalTest()
     task = next(iter(env.tasks("train")))
     async with open_pool("bwrap") as pool:
-        rollout = await run(Job(task, Policy(MODEL)), env, pool)
+        rollout = await run(Job(task, Policy(MODEL)), Runner(env, pool))
 
     for message in rollout.messages:
         calls = "".join(f"{c.name}({c.arguments})" for c in message.calls)

@@ -8,10 +8,11 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from ludus.agent import Policy
+from ludus.engine import run_group
 from ludus.env import Env
 from ludus.models.scripted import ScriptedModel, call, say
-from ludus.rollout import run_group
+from ludus.policy import Policy
+from ludus.runner import Runner
 from ludus.sandbox import Sandbox
 from ludus.sandbox.profiles import open_pool
 from ludus.tools import Tool, tool
@@ -62,7 +63,7 @@ async def main() -> None:
     env = CountFailures()
     task = next(iter(env.tasks("train")))
     async with open_pool("bwrap") as pool:
-        group = await run_group(task, env, Policy(MODEL), pool, size=4)
+        group = await run_group(task, Policy(MODEL), Runner(env, pool), size=4)
     for rollout in group.rollouts:
         assert rollout.score is not None
         print(f"rollout {rollout.provenance.replicate}: {rollout.score.value}  {rollout.score.feedback}")

@@ -10,11 +10,12 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from ludus.agent import Policy
 from ludus.batch import Batch, evaluate, load_tasks
-from ludus.cli.output import print_summary
 from ludus.envs.gsm8k import Gsm8k
 from ludus.models.scripted import ScriptedModel
+from ludus.output import print_summary
+from ludus.policy import Policy
+from ludus.runner import Runner
 from ludus.store import RunDir
 from ludus.types import Message, Sampling, ToolSpec
 
@@ -26,9 +27,9 @@ def guess(messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Samp
 
 async def main(folder: Path) -> None:
     env = Gsm8k()
-    batch = Batch(env, load_tasks(env, "train"), Policy(ScriptedModel(guess)), group_size=4)
+    batch = Batch(load_tasks(env, "train"), Policy(ScriptedModel(guess)), group_size=4)
     with RunDir.open(folder, {"example": 3}, resume=True) as run:
-        summary = await evaluate(batch, None, run)
+        summary = await evaluate(batch, Runner(env, store=run))
     print_summary(summary)
     print(f"\nOpen {folder}/trajectories.html in a browser.")
 

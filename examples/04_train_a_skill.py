@@ -7,14 +7,15 @@ The model is a function that answers correctly once its skill has enough example
 import asyncio
 from collections.abc import Sequence
 
-from ludus.agent import Policy
 from ludus.envs.orders import Orders
 from ludus.models.scripted import ScriptedModel
+from ludus.policy import Policy
 from ludus.reflact.proposers.exemplars import Exemplars
 from ludus.reflact.records import Baseline, Step, Summary
 from ludus.reflact.splits import Splits
 from ludus.reflact.train_settings import SlowUpdate, TrainSettings
 from ludus.reflact.trainer import train
+from ludus.runner import Runner
 from ludus.types import Message, Sampling, ToolSpec
 
 ENV = Orders()
@@ -34,7 +35,7 @@ async def main() -> None:
     settings = TrainSettings(
         recipe="reflact", epochs=1, batch_size=8, edit_budget=6, slow=SlowUpdate(enabled=False), memory=False
     )
-    async for record in train(ENV, policy, splits, settings, proposer=Exemplars()):
+    async for record in train(Runner(ENV), policy, splits, settings, proposer=Exemplars()):
         match record:
             case Baseline():
                 print("baseline: the skill is empty")

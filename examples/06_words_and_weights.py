@@ -14,24 +14,22 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
 
-from ludus.agent import Limits, Policy
 from ludus.batch import Batch, evaluate
 from ludus.config.secrets import find_weights_folder
 from ludus.envs.parcels import Parcels
 from ludus.models import Model
+from ludus.policy import Limits, Policy
 from ludus.reflact.items import credit_item
 from ludus.reflact.proposers import Proposer, View
 from ludus.reflact.records import Reflection, Step, Summary
 from ludus.reflact.splits import Splits
 from ludus.reflact.train_settings import SlowUpdate, TrainSettings
 from ludus.reflact.trainer import train
-from ludus.reflact.training_run import Resources
-from ludus.rl.group_feed import RunParts
 from ludus.rl.grpo_settings import GrpoSettings
-from ludus.rl.rl_loop import RlRun, run_rl
-from ludus.rl.rl_settings import RlSettings
+from ludus.rl.loop import RlRun, run_rl
+from ludus.rl.settings import RlSettings
 from ludus.rl.torch_trainer import open_trainer
-from ludus.rollout import RunOptions
+from ludus.runner import Runner, RunOptions
 from ludus.skill import Edit, Skill
 from ludus.store import RunDir
 from ludus.types import Rollout, Sampling
@@ -59,7 +57,7 @@ class DeskNotes(Proposer):
         return (Reflection("success", tasks, edits),) if edits else ()
 
 
-async def train_skill(policy: Policy, store: RunDir) -> Skill:
+async def train_skill(policy: Policy, runner: Runner) -> Skill:
     splits = Splits.from_tasks(*(tuple(ENV.tasks(split)) for split in ("train", "validation", "test")))
     settings = TrainSettings(
         recipe="reflact",
@@ -70,9 +68,8 @@ async def train_skill(policy: Policy, store: RunDir) -> Skill:
         memory=False,
         test=False,
     )
-    resources = Resources(store=store, options=OPTIONS)
     skill = Skill("")
-    async for record in train(ENV, policy, splits, settings, proposer=DeskNotes(), resources=resources):
+    async for record in train(runner, policy, splits, settings, proposer=DeskNotes()):
         if isinstance(record, Step):
             print(f"skill, step {record.number}: {record.action}")
         if isinstance(record, Summary):
@@ -86,7 +83,8 @@ async def main(out: Path) -> None:
     first = await trainer.get_model(trainer.name)
     policy = Policy(first, sampling=Sampling(max_tokens=20), limits=Limits(turns=3))
     with RunDir.open(out, {"example": "words and weights"}, resume=True) as store:
-        skill = await train_skill(policy, store)
+        runner = Runner(ENV, store=store, options=OPTIONS)
+        skill = await train_skill(policy, runner)
         print(f"\nthe skill:\n{skill.text or '(empty: no note raised the score)'}\n")
         run = RlRun(
             policy=replace(policy, skill=skill),
@@ -94,26 +92,26 @@ async def main(out: Path) -> None:
             settings=RlSettings(steps=60, groups=24, group_size=8, eval_every=0, checkpoint_every=10),
             tasks=tuple(ENV.tasks("train")),
             held_out=(),
-            parts=RunParts(ENV, None, store, OPTIONS),
+            runner=runner,
             checkpoints=out / "checkpoints",
         )
         async for record in run_rl(run):
             if record.step % 5 == 0 and record.reward is not None:
                 print(f"weights, step {record.step}: reward {record.reward:.3f}")
         trained = await trainer.get_model(run.name_version(trainer.version))
-        await report(policy, first, trained, skill, store)
+        await report(policy, first, trained, skill, runner)
         await first.close()
         await trained.close()
 
 
-async def report(policy: Policy, first: Model, trained: Model, skill: Skill, store: RunDir) -> None:
+async def report(policy: Policy, first: Model, trained: Model, skill: Skill, runner: Runner) -> None:
     """Measure the four combinations on the sealed test split."""
     print("\non the test split:")
     for weights, model in (("first weights", first), ("trained weights", trained)):
         for words, used in (("without the skill", None), ("with the skill", skill)):
             acting = replace(policy, model=model, skill=used)
-            batch = Batch(ENV, tuple(ENV.tasks("test")), acting, group_size=REPLICATES)
-            overall = (await evaluate(batch, None, store, OPTIONS)).overall
+            batch = Batch(tuple(ENV.tasks("test")), acting, group_size=REPLICATES)
+            overall = (await evaluate(batch, runner)).overall
             band = f" [{overall.interval.low:.3f}, {overall.interval.high:.3f}]" if overall.interval else ""
             print(f"  {weights}, {words}: {overall.mean:.3f}{band} of {overall.tasks} tasks")
 

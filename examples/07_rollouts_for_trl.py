@@ -10,12 +10,13 @@ import tempfile
 from importlib import import_module
 from typing import Any
 
-from ludus.agent import Policy
 from ludus.config.secrets import find_weights_folder
 from ludus.envs.parcels import Parcels
 from ludus.models.scripted import ScriptedModel
+from ludus.policy import Policy
 from ludus.rl.tiny_policy import PARSER, find_tiny_policy
 from ludus.rl.trl_rollouts import TrlRollouts, read_rewards
+from ludus.runner import Runner
 from ludus.tokens.codec import Codec
 from ludus.types import Sampling
 
@@ -27,7 +28,7 @@ def main(steps: int) -> None:
     env = Parcels()
     # The model of the policy is replaced by the one that TRL trains.
     policy = Policy(ScriptedModel([]), sampling=Sampling(max_tokens=16))
-    rollouts = TrlRollouts(env, list(env.tasks("train")), Codec.open(folder, PARSER), policy, context=256)
+    rollouts = TrlRollouts(Runner(env), list(env.tasks("train")), Codec.open(folder, PARSER), policy, context=256)
     tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder)
     tokenizer.pad_token = tokenizer.eos_token
     trainer: Any = trl.GRPOTrainer(

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ludus.http_client import Client
-from ludus.rl.api.api_service import TrajectoryServer
-from ludus.rl.api.api_settings import ApiSettings
 from ludus.rl.api.group_log import SEGMENT_BYTES
+from ludus.rl.api.service import TrajectoryServer
 from ludus.rl.api.trajectory_run import TrajectoryRun
+from ludus.rl.server_settings import ApiSettings
 
 TRAINER = {
     "wandb_group": "g",

@@ -4,8 +4,12 @@ The programs run in the slot's shell. They need bash and python3 there.
 """
 
 import pytest
+from tests.sandbox_kit import OURS
 
 from ludus.sandbox import Sandbox
+
+NAME = f"attack-{OURS}.py"
+"""The file of an attack. Some slots see the processes of the host, and attacks on other slots are among them."""
 
 WITH_CONTROL = r"""
 with_control() {
@@ -160,8 +164,8 @@ async def run_attack(
     await box.exec("PATH=/usr/bin:/bin:$PATH")  # a wrapper in another place may need the home of the tests' user
     if (await box.exec("python3 -c 0")).exit_code != 0:
         pytest.skip("the slot has no Python that its user may run")
-    await box.exec(f"cat >{folder}/attack.py <<'END'\n{program}\nEND")
-    await box.exec(f"{WITH_CONTROL}\nwith_control python3 {folder}/attack.py {words}", timeout=seconds)
+    await box.exec(f"cat >{folder}/{NAME} <<'END'\n{program}\nEND")
+    await box.exec(f"{WITH_CONTROL}\nwith_control python3 {folder}/{NAME} {words}", timeout=seconds)
 
 
 async def check_honest(box: Sandbox) -> None:
@@ -171,6 +175,6 @@ async def check_honest(box: Sandbox) -> None:
         result = await box.exec(f"echo {word}")
         assert (result.stdout, result.stderr, result.exit_code) == (f"{word}\n".encode(), b"", 0)
     assert (await box.exec("exit 9")).exit_code == 9
-    assert (await box.exec("pgrep -f '626[.]5|attack[.]py' || echo none")).stdout == b"none\n"
+    assert (await box.exec(f"pgrep -f '[{NAME[0]}]{NAME[1:]}' || echo none")).stdout == b"none\n"
     other = await box.exec("echo $((6 * 7)) && sleep 0.2 && cat", stdin=b"input")
     assert other.stdout == b"42\ninput"

@@ -36,6 +36,21 @@ Ludus = Callable[..., Any]
 """The fixture `ludus`: runs a command; returns its exit code, stdout and stderr."""
 
 
+def is_killed(do: Callable[[], object]) -> bool:
+    """Run in a copy of this process; whether it was killed rather than finished."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            do()
+            status = 0
+        finally:
+            os._exit(status)
+    _, how = os.waitpid(pid, 0)
+    assert os.WIFSIGNALED(how) or os.WEXITSTATUS(how) == 0, "the child failed by itself"
+    return os.WIFSIGNALED(how) and os.WTERMSIG(how) == signal.SIGKILL
+
+
 # ---- sums: a text environment -------------------------------------------------------------------------------------
 
 SUMS = """
@@ -237,12 +252,16 @@ train:
 run: {concurrency: 1}
 """
 
+LINES_CONFIG = RULES_CONFIG.partition("train:")[0] + "train: {recipe: ledger, epochs: 2}\nrun: {concurrency: 1}\n"
+
 
 def write_rules(folder: Path) -> None:
-    """The environment `rules.py`, an agent and an optimizer in `models.py`, and the settings to train with."""
+    """The environment `rules.py`, an agent and an optimizer in `models.py`, and the settings to train with: `reflact`
+    in `config.yaml`, `ledger` in `lines.yaml`."""
     (folder / "rules.py").write_text(RULES)
     (folder / "models.py").write_text(RULES_MODELS)
     (folder / "config.yaml").write_text(RULES_CONFIG)
+    (folder / "lines.yaml").write_text(LINES_CONFIG)
 
 
 def train_words(*words: str) -> list[str]:

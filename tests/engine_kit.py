@@ -1,6 +1,6 @@
 """Engines against a stand-in that speaks their wire formats."""
 
-import asyncio
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -20,22 +20,19 @@ ENGINES = {"vllm": VllmEngine, "atropos": AtroposEngine, "sglang": SglangEngine,
 QUICK = Retry(retries=1, first=0.001, longest=0.001)
 
 
-def run_engine(
-    tokens, name, work, *, replies=("Grüße, 世界 \U0001f600!",), mangle=None, path="", settings=None, **options
+@asynccontextmanager
+async def open_engine(
+    tokens, name, *, replies=("Grüße, 世界 \U0001f600!",), mangle=None, path="", settings=None, **options
 ):
-    """`work(engine, stand_in)` against a stand-in of the engine."""
-
-    async def main():
-        toy = ToyEngine(tokens.tokenizer, list(replies) * 5)
-        async with StandIn(toy, mangle=mangle, **options) as server:
-            made = ServerSettings(base_url=server.url + path, name="toy", retry=QUICK, **(settings or {}))
-            engine = ENGINES[name](made)
-            try:
-                return await work(engine, server)
-            finally:
-                await engine.close()
-
-    return asyncio.run(main())
+    """An engine and its stand-in."""
+    toy = ToyEngine(tokens.tokenizer, list(replies) * 5)
+    async with StandIn(toy, mangle=mangle, **options) as server:
+        made = ServerSettings(base_url=server.url + path, name="toy", retry=QUICK, **(settings or {}))
+        engine = ENGINES[name](made)
+        try:
+            yield engine, server
+        finally:
+            await engine.close()
 
 
 DELETE = object()
@@ -76,10 +73,8 @@ def edit_reply(name, path, value):
     return lambda where, reply: edit(where, reply) if where == ENGINES[name].path else reply
 
 
-def fail_engine(tokens, name, mangle):
-    async def work(engine, server):
+async def fail_engine(tokens, name, mangle):
+    async with open_engine(tokens, name, mangle=mangle) as (engine, server):
         with pytest.raises(ModelError) as caught:
             await engine.generate([1, 2], Sampling(max_tokens=99))
         return str(caught.value), len([1 for path, _ in server.requests if path == engine.path])
-
-    return run_engine(tokens, name, work, mangle=mangle)

@@ -1,9 +1,31 @@
 """Groups for tests of exporters: with exact tokens, tool calls, a branch and a failure."""
 
+import base64
+from pathlib import Path
+
+import msgspec
 from tests.build import make_group, make_rollout, make_task, make_turn
 
 from ludus.rl.exporters import ExportedGroup, GroupSource, collect_rows
-from ludus.types import Call, Group, Message, Provenance, Rollout, Splice, StopReason, Tokens, ToolResult
+from ludus.run_info import keep_info
+from ludus.store import RunDir
+from ludus.types import (
+    Call,
+    Failure,
+    Finish,
+    Group,
+    Image,
+    Message,
+    Provenance,
+    Replayed,
+    Rollout,
+    Score,
+    Splice,
+    StopReason,
+    Tokens,
+    ToolResult,
+    Usage,
+)
 
 SOURCE = GroupSource("train", "rollout")
 TASK = make_task("sum-1", "What is 2 + 2?", split="train")
@@ -45,3 +67,62 @@ def collect_sums(*, branch: bool = False, longest: bool = False) -> ExportedGrou
     exported, _ = collect_rows(make_sums(branch=branch), SOURCE, branches="longest" if longest else "rows")
     assert exported is not None
     return exported
+
+
+# ---- for viewers --------------------------------------------------------------------------------------------------
+
+PNG = base64.b64decode(
+    b"iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
+)
+PICTURE = "images/" + "ab" * 16 + ".png"
+"""The name of a picture in a run directory."""
+
+
+def make_seen() -> list[Rollout]:
+    """Rollouts with all that a viewer shows: thinking, parallel calls, errors, pictures, users, limits, failures."""
+    look, bad = Call("c1", "look", '{"at": "a"}'), Call("c1", "look", "not json")
+    said = Message("user", "And then?")
+    task = make_task("scenes/one", "Look here.", split="test", kind="scene", answer="secret")
+    origin = Provenance(policy="p", model="m", seed=3, tools=("look",), versions={"ludus": "0.2", "agent": "tiny@1.2"})
+    opening = (
+        Message("system", "You look."),
+        Message("user", "An example."),
+        Message("assistant", "", calls=(look,)),
+        Message("tool", "a thing", call_id="c1"),
+        Message("user", "Look here.", images=(Image(PICTURE, 4), Image("https://example.com/x.webp?y=1", 9))),
+    )
+    first = make_turn(
+        "I look.",
+        ToolResult(look, "seen", seconds=0.5, images=(PICTURE,)),
+        ToolResult(bad, '{"error": "no"}', "The arguments are not valid JSON."),
+        thinking="Hm.",
+        model="m-2026",
+        usage=Usage(100, 20, 60, 0.01),
+        finish=Finish.CALLS,
+        tokens=FIRST,
+    )
+    first = msgspec.structs.replace(first, seconds=2.0)
+    second = msgspec.structs.replace(make_turn("", tokens=None), notices=(said,))
+    last = make_turn("half a \ud83d", ToolResult(look, "seen"), stop=StopReason.MAX_TURNS)
+    fields = {"task": task, "opening": opening, "seconds": 3.0}
+    score = Score(0.5, False, 0.5, "Half.", {"style": 1.0}, ("it looks odd",))
+    replayed = msgspec.structs.replace(origin, replicate=1, replayed=Replayed("/runs/first", "k" * 32, 1))
+    broken = Failure("sandbox", "the slot is gone\nand more", retryable=False)
+    failed = {"stop": StopReason.FAILED, "failure": broken, "provenance": msgspec.structs.replace(origin, replicate=2)}
+    return [
+        make_rollout(score, first, second, last, provenance=origin, stop=StopReason.MAX_TURNS, **fields),
+        make_rollout(1.0, first, make_turn("Done.", stop=StopReason.FINISHED), provenance=replayed, **fields),
+        make_rollout(None, task=task, **failed),
+    ]
+
+
+def write_run(path: str = "run") -> None:
+    """A run with one rollout of each kind."""
+    with (
+        RunDir.open(Path(path), {"env": {"name": "scenes"}, "limits": {"turns": 3}}) as run,
+        keep_info(run, "evaluate"),
+    ):
+        for number, rollout in enumerate(make_seen()):
+            run.put(f"key{number}", rollout)
+    (Path(path) / "images").mkdir()
+    (Path(path) / PICTURE).write_bytes(PNG)

@@ -12,7 +12,7 @@ import pytest
 from ludus.gateway.service import Gateway
 from ludus.http_client import Client, Response
 from ludus.models import Model
-from ludus.models.reply_pieces import Drawing, Piece
+from ludus.models.reply_pieces import Piece, PieceStream
 from ludus.types import Completion
 
 ADD = {
@@ -77,10 +77,10 @@ class PiecedModel:
     async def complete(self, *_: object) -> Completion:
         return self._completion
 
-    async def stream(self, messages: object, tools: object, sampling: object, drawing: Drawing) -> Completion:
+    async def stream(self, messages: object, tools: object, sampling: object, reply_stream: PieceStream) -> Completion:
         for piece in self._pieces:
             await self._pace()
-            drawing.emit([piece])
+            reply_stream.emit([piece])
         return self._completion
 
     async def close(self) -> None:
@@ -124,14 +124,6 @@ class Kit:
     read_events = staticmethod(read_events)
 
     @staticmethod
-    def run(test: Callable[[], Awaitable[None]], seconds: float = 60) -> None:
-        async def run_limited() -> None:
-            async with asyncio.timeout(seconds):
-                await test()
-
-        asyncio.run(run_limited())
-
-    @staticmethod
     async def until(met: Callable[[], object]) -> None:
         """Run other tasks until a condition is met."""
         while not met():  # noqa: ASYNC110  # there is no event to wait for
@@ -142,7 +134,7 @@ class Kit:
         """A model in token mode over a toy engine: `replies` are texts, or a function of the prompt's text."""
         pytest.importorskip("tokenizers")
         pytest.importorskip("jinja2")
-        from ludus.tokens.token_model import TokenModel
+        from ludus.tokens.model import TokenModel
         from ludus.tokens.toy_engine import ToyEngine
 
         codec = _make_codec()
@@ -150,13 +142,14 @@ class Kit:
 
     @staticmethod
     def is_proven(rows: Sequence[Any], log: Sequence[Any]) -> bool:
-        """Whether every draw of the engine is in a row, marked as sampled after its own prompt, and nothing else is."""
-        for draw in log:
-            start, end = len(draw.prompt), len(draw.prompt) + len(draw.ids)
-            whole = [row for row in rows if row.tokens.ids[:end] == (*draw.prompt, *draw.ids)]
+        """Whether every sample of the engine is in a row, marked as sampled after its own prompt, and nothing else
+        is."""
+        for sample in log:
+            start, end = len(sample.prompt), len(sample.prompt) + len(sample.ids)
+            whole = [row for row in rows if row.tokens.ids[:end] == (*sample.prompt, *sample.ids)]
             if not any(all(row.tokens.sampled[start:end]) for row in whole):
                 return False
-        return sum(sum(row.tokens.sampled) for row in rows) == sum(len(draw.ids) for draw in log)
+        return sum(sum(row.tokens.sampled) for row in rows) == sum(len(sample.ids) for sample in log)
 
 
 TEMPLATE = """{%- if tools %}{{ '<|im_start|>system\\n' }}{% for t in tools %}{{ t | tojson + '\\n' }}{% endfor %}

@@ -174,7 +174,7 @@ class FakeTime:
 
     @property
     def timing(self) -> Timing:
-        return Timing(clock=lambda: self.now, sleep=self.sleep, draw=lambda: 0.5)
+        return Timing(clock=lambda: self.now, sleep=self.sleep, sample=lambda: 0.5)
 
 
 class Kit:

@@ -3,30 +3,28 @@ wait for each other.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from tests.build import make_rollout, make_task
 
 from ludus.reflact.gate import Rule
 from ludus.reflact.journal import Journal
-from ludus.reflact.measure import Runner
+from ludus.reflact.measure import SkillRunner
 from ludus.reflact.optimizer import Optimizer
 from ludus.reflact.prompt_templates import Prompts
 from ludus.reflact.proposers import Proposer, View
 from ludus.reflact.records import Record
 from ludus.reflact.report.run_files import BEST, FINAL, REPORT, STEPS, RunRecorder
 from ludus.reflact.train_settings import SlowUpdate, TrainSettings
-from ludus.reflact.training_run import Resources, Run, start_run
-from ludus.rollout import RunOptions
+from ludus.reflact.training_run import Resources, TrainingRun, start_run
+from ludus.runner import Runner, RunOptions
 from ludus.skill import Skill
 from ludus.store import MemoryStore, RunDir
 from ludus.types import Message, Rollout, Score
-
-T = TypeVar("T")
 
 REPORT_SETTINGS = TrainSettings(
     recipe="reflact",
@@ -68,10 +66,10 @@ class ScriptedView:
 
 def make_run(
     world: SimpleNamespace, *, proposer: Proposer | None = None, rule: Rule | None = None, **settings: Any
-) -> Run:
+) -> TrainingRun:
     """A training run in the small world that has not begun."""
     return start_run(
-        world.Env(),
+        Runner(world.Env()),
         world.policy(),
         world.splits(),
         msgspec.structs.replace(world.SETTINGS, **settings),
@@ -106,19 +104,9 @@ def make_waiting_agent(world: SimpleNamespace, size: int) -> Any:
     return agent
 
 
-def make_waiting_runner(world: SimpleNamespace, size: int) -> Runner:
+def make_waiting_runner(world: SimpleNamespace, size: int) -> SkillRunner:
     policy = world.policy(script=make_waiting_agent(world, size))
-    return Runner(world.Env(), policy, None, MemoryStore(), Journal(), RunOptions(concurrency=64))
-
-
-def run_within_limit(work: Awaitable[T]) -> T:
-    """Run to the end. Rollouts that do not run together would wait for each other until the time limit."""
-
-    async def go() -> T:
-        async with asyncio.timeout(120):
-            return await work
-
-    return asyncio.run(go())
+    return SkillRunner(Runner(world.Env(), options=RunOptions(concurrency=64)), policy, Journal())
 
 
 # ---- the files of a run -------------------------------------------------------------------------------------------

@@ -12,16 +12,15 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from ludus.agent import Policy
 from ludus.env import Env
 from ludus.models import Model
 from ludus.models.scripted import ScriptedModel
-from ludus.rl.group_feed import RunParts
-from ludus.rl.rl_loop import RlRun, run_rl
-from ludus.rl.rl_records import RlStep
-from ludus.rl.rl_settings import RlSettings
+from ludus.policy import Policy
+from ludus.rl.loop import RlRun, run_rl
+from ludus.rl.records import RlStep
+from ludus.rl.settings import RlSettings
 from ludus.rl.trainers import PolicyUpdate, TrainingRow, UpdateMetrics, check_finite
-from ludus.rollout import RunOptions
+from ludus.runner import Runner, RunOptions
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.store import MemoryStore
 from ludus.types import Completion, Message, Rollout, Sampling, Score, Task, Tokens, ToolSpec, Usage
@@ -119,6 +118,14 @@ def softmax(logits: Sequence[float]) -> list[float]:
     return [power / sum(powers) for power in powers]
 
 
+LETTERS_FILE = """
+from tests.rl_kit import Letters as _Letters
+
+class Letters(_Letters, frozen=True):
+    \"\"\"The answer to each number is one of four letters.\"\"\"
+"""
+
+
 def make_run(trainer: Any = None, **changes: Any) -> RlRun:
     """A run of `Letters`. Changes are settings, or `store`, `options`, `checkpoints` and `held_out`."""
     env = Letters()
@@ -131,7 +138,7 @@ def make_run(trainer: Any = None, **changes: Any) -> RlRun:
         settings=RlSettings(**fields),
         tasks=tuple(env.tasks("train")),
         held_out=held_out,
-        parts=RunParts(env, None, store, options),
+        runner=Runner(env, store=store, options=options),
         checkpoints=checkpoints,
     )
 

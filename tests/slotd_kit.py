@@ -47,6 +47,12 @@ async def open_boxes(link: Link, info: SlotdInfo, count: int = 1, **spec: Any) -
     return [await server.open(SandboxSpec(**{"disk_mb": 32, **spec}), do_nothing) for _ in range(count)]
 
 
+def find_folder(link: StdioLink) -> Path:
+    """The folder of a slotd on this machine, by the lock that it holds there."""
+    opened = [each.readlink() for each in Path(f"/proc/{link._channel.pid}/fd").iterdir()]
+    return next(path.parent for path in opened if path.match("ludus-*/lock"))
+
+
 async def do_nothing() -> None:
     pass
 
@@ -89,7 +95,7 @@ class HttpSlotd:
 async def wait_gone(pid: int) -> None:
     """Wait until a process is gone."""
     async with asyncio.timeout(120):
-        while Path(f"/proc/{pid}").exists():  # noqa: ASYNC110, ASYNC240
+        while Path(f"/proc/{pid}").exists():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 

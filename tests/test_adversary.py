@@ -7,12 +7,13 @@ from typing import ClassVar, Literal
 
 import pytest
 
-from ludus.agent import Policy
 from ludus.env import Env
 from ludus.models.scripted import ScriptedModel, call, say
-from ludus.rollout import Job, run
+from ludus.policy import Policy
+from ludus.rollout import run
+from ludus.runner import Job, Runner
 from ludus.sandbox import Sandbox, SandboxSpec
-from ludus.sandbox.pool import PoolSettings
+from ludus.sandbox.pool import Pool, PoolSettings
 from ludus.sandbox.profiles import open_pool
 from ludus.types import Rollout, Score, Task
 from ludus.verify.pytest import run_tests
@@ -71,23 +72,13 @@ class AddingInTheOpen(Adding, frozen=True):
         return await run_tests(box, {"test_it.py": (await box.read("tests/test_it.py")).decode()}, seconds=30)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def require_bwrap(bwrap_problem: str) -> None:
-    if bwrap_problem:
-        pytest.skip(bwrap_problem)
-    if not Path("/usr/bin/python3").exists():
-        pytest.skip("no python3 in the slot")
+pytestmark = pytest.mark.skipif(not Path("/usr/bin/python3").exists(), reason="no python3 in the slot")
 
 
-def attempt(env: Env, *commands: str) -> Score:
+async def attempt(pool: Pool, env: Env, *commands: str) -> Score:
     task = next(iter(env.tasks("train")))
     policy = Policy(ScriptedModel([*(call("terminal", command=c) for c in commands), say("done")]))
-
-    async def main() -> Rollout:
-        async with open_pool("bwrap", PoolSettings(max_slots=1)) as pool:
-            return await run(Job(task, policy), env, pool)
-
-    rollout = asyncio.run(main())
+    rollout = await run(Job(task, policy), Runner(env, pool))
     assert rollout.failure is None, rollout.failure
     assert rollout.score is not None
     return rollout.score
@@ -157,8 +148,9 @@ for name in glob.glob("/run/ludus/io/*") + glob.glob("/tmp/ludus-judge-*/*"):
         pass
 for text in texts:
     found |= set(re.findall(r"(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])", text))
-[token] = re.findall("test_([0-9a-f]+).py", " ".join(glob.glob("/tmp/ludus-judge-*/control/*")))
-outcomes = {"control/test_%s.py::test_%s_must_%s" % (token, token, how): "failed" for how in ("fail", "raise")}
+[control] = [name for name in glob.glob("/tmp/ludus-judge-*/*/test_*.py") if "/hidden/" not in name]
+place = "/".join(control.split("/")[-2:])
+outcomes = {"%s::%s" % (place, name): "failed" for name in re.findall("def ([a-z0-9_]+)", open(control).read())}
 outcomes |= {"hidden/test_add.py::test_sums[%d]" % a: "passed" for a in (0, 2, 40)}
 outcomes |= {"hidden/test_add.py::TestStrings::test_text": "passed"}
 report = {"outcomes": outcomes, "notes": {}, "tampering": "", "ended": True, "exit_code": 1}
@@ -240,24 +232,24 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_cheating_does_not_pass(attack: str):
-    score = attempt(Adding(), WRONG, ATTACKS[attack])
+async def test_cheating_does_not_pass(pool: Pool, attack: str):
+    score = await attempt(pool, Adding(), WRONG, ATTACKS[attack])
     assert not score.passed, score
     assert score.value == 0.0
 
 
-def test_cheating_does_not_pass_in_the_same_slot_either():
-    for attack in HARMLESS:
-        assert not attempt(AddingInPlace(), WRONG, ATTACKS[attack]).passed, attack
+@pytest.mark.parametrize("attack", HARMLESS)
+async def test_cheating_does_not_pass_in_the_same_slot_either(pool: Pool, attack: str):
+    assert not (await attempt(pool, AddingInPlace(), WRONG, ATTACKS[attack])).passed
 
 
-def test_honest_work_passes_in_both_places():
-    assert attempt(Adding(), RIGHT).passed
-    assert attempt(AddingInPlace(), RIGHT).passed
+async def test_honest_work_passes_in_both_places(pool: Pool):
+    assert (await attempt(pool, Adding(), RIGHT)).passed
+    assert (await attempt(pool, AddingInPlace(), RIGHT)).passed
 
 
-def test_feedback_names_the_hidden_tests_but_not_their_folder():
-    feedback = attempt(Adding(), WRONG).feedback
+async def test_feedback_names_the_hidden_tests_but_not_their_folder(pool: Pool):
+    feedback = (await attempt(pool, Adding(), WRONG)).feedback
     assert "assert add(a, 2) == a + 2" in feedback and "assert 7 == (0 + 2)" in feedback
     assert "hidden/test_add.py" in feedback and "/tmp/" not in feedback
 
@@ -265,15 +257,15 @@ def test_feedback_names_the_hidden_tests_but_not_their_folder():
 @pytest.mark.parametrize(
     ("command", "words"), [("true", "No module named 'add'"), ("echo 'def add(:' >add.py", "SyntaxError")]
 )
-def test_a_failed_import_is_reported_but_not_as_cheating(command: str, words: str):
-    score = attempt(Adding(), command)
+async def test_a_failed_import_is_reported_but_not_as_cheating(pool: Pool, command: str, words: str):
+    score = await attempt(pool, Adding(), command)
     assert score.value == 0.0
     assert words in score.feedback
     assert "tampered" not in score.feedback
 
 
-def test_harmless_attacks_do_not_fail_a_right_solution():
-    score = attempt(Adding(), *(ATTACKS[name] for name in HARMLESS), RIGHT)
+async def test_harmless_attacks_do_not_fail_a_right_solution(pool: Pool):
+    score = await attempt(pool, Adding(), *(ATTACKS[name] for name in HARMLESS), RIGHT)
     assert score.passed, score
 
 
@@ -290,21 +282,21 @@ def test_harmless_attacks_do_not_fail_a_right_solution():
         "mv tests unseen; mkdir tests; cp unseen/* tests; echo 'def test_it(): pass' >tests/test_it.py",
     ],
 )
-def test_protected_files_are_restored(attack: str):
-    assert not attempt(AddingInTheOpen(), WRONG, attack).passed
-    assert attempt(AddingInTheOpen(), RIGHT, attack).passed
+async def test_protected_files_are_restored(pool: Pool, attack: str):
+    assert not (await attempt(pool, AddingInTheOpen(), WRONG, attack)).passed
+    assert (await attempt(pool, AddingInTheOpen(), RIGHT, attack)).passed
 
 
-def test_byte_code_that_differs_from_its_source_is_not_copied():
+async def test_byte_code_that_differs_from_its_source_is_not_copied(pool: Pool):
     make = (
         "printf 'def add(a, b):\\n    return a + b\\n' >/tmp/add.py; "
         "python3 -c \"import py_compile as p; p.compile('/tmp/add.py', '__pycache__/add.cpython-311.pyc', "
         'invalidation_mode=p.PycInvalidationMode.UNCHECKED_HASH)"'
     )
-    assert not attempt(Adding(), WRONG, make).passed
+    assert not (await attempt(pool, Adding(), WRONG, make)).passed
 
 
-def test_verify_sees_only_the_files_of_the_agent():
+async def test_verify_sees_only_the_files_of_the_agent(pool: Pool):
     class Looks(Adding, frozen=True):
         async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
             assert box is not None
@@ -314,13 +306,13 @@ def test_verify_sees_only_the_files_of_the_agent():
             return Score.of(0.0, seen.text)
 
     left = "rm README; mkdir -p a/empty; echo 1 >a/b; ln -s b a/l; for d in /tmp ~ /dev/shm; do touch $d/x; done"
-    lines = attempt(Looks(), left, "export LEFT=1; cd /tmp; sleep 99 & true").feedback.splitlines()
+    lines = (await attempt(pool, Looks(), left, "export LEFT=1; cd /tmp; sleep 99 & true")).feedback.splitlines()
     assert lines[:5] == ["/workspace/a", "/workspace/a/b", "/workspace/a/empty", "/workspace/a/l", "0"]
     assert "LEFT=1" not in lines
     assert lines[-1] == "/workspace"
 
 
-def test_a_full_pool_does_not_deadlock_when_all_rollouts_verify():
+async def test_a_full_pool_does_not_deadlock_when_all_rollouts_verify(bwrap: str):
     task = next(iter(Adding().tasks("train")))
 
     class Quick(Adding, frozen=True):
@@ -331,8 +323,6 @@ def test_a_full_pool_does_not_deadlock_when_all_rollouts_verify():
     def make_policy() -> Policy:
         return Policy(ScriptedModel([call("terminal", command=RIGHT), say("done")]))
 
-    async def main() -> list[Rollout]:
-        async with open_pool("bwrap", PoolSettings(max_slots=2, warm=1)) as pool, asyncio.timeout(300):
-            return await asyncio.gather(*(run(Job(task, make_policy(), r), Quick(), pool) for r in range(12)))
-
-    assert [r.score.value for r in asyncio.run(main()) if r.score] == [1.0] * 12
+    async with open_pool(bwrap, PoolSettings(max_slots=2, warm=1)) as pool, asyncio.timeout(300):
+        result = await asyncio.gather(*(run(Job(task, make_policy(), r), Runner(Quick(), pool)) for r in range(12)))
+    assert [r.score.value for r in result if r.score] == [1.0] * 12

@@ -3,15 +3,15 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ludus.agent import Limits, NextMessage, Policy, Spill, ToolHandler, _cut_ends, take_turns
+from ludus.agent import ToolHandler, take_turns
 from ludus.errors import BudgetExhausted, ModelError, SandboxError, ToolBroken
 from ludus.models.scripted import ScriptedModel, call, say
-from ludus.skill import Skill
+from ludus.policy import Limits, NextMessage, Policy
+from ludus.result_budget import Spill
 from ludus.tools import Tool, tool
 from ludus.types import Call, Completion, Finish, JsonObject, Message, Reasoning, Sampling, StopReason, Turn, Usage
 
@@ -30,7 +30,7 @@ async def submit(answer: str) -> str:
     return f"submitted {answer}"
 
 
-def run(
+async def run(
     script: Any,
     tools: Sequence[Tool] = (add,),
     limits: Limits = Limits(),
@@ -43,10 +43,7 @@ def run(
 ) -> list[Turn]:
     policy = Policy(ScriptedModel(script), limits=limits, sampling=sampling)
 
-    async def collect() -> list[Turn]:
-        return [t async for t in take_turns(policy, opening, tools, handler=handler, spill=spill, seed=seed)]
-
-    return asyncio.run(collect())
+    return [t async for t in take_turns(policy, opening, tools, handler=handler, spill=spill, seed=seed)]
 
 
 def raw_call(name: str, arguments: str) -> Message:
@@ -56,14 +53,14 @@ def raw_call(name: str, arguments: str) -> Message:
 # ---- the story ----------------------------------------------------------------------------------------------------
 
 
-def test_a_call_is_run_and_its_result_goes_back_to_the_model():
+async def test_a_call_is_run_and_its_result_goes_back_to_the_model():
     seen: list[Sequence[Message]] = []
 
     def script(messages: Sequence[Message], tools: object, sampling: object) -> Message:
         seen.append(list(messages))
         return call("add", a=2, b=3) if len(messages) == 1 else say("It is 5.")
 
-    first, last = run(script)
+    first, last = await run(script)
     assert first.stop is None
     assert (first.results[0].content, first.results[0].error) == ("5", "")
     assert (last.stop, last.completion.message.content) == (StopReason.FINISHED, "It is 5.")
@@ -71,9 +68,9 @@ def test_a_call_is_run_and_its_result_goes_back_to_the_model():
     assert seen[1][2].call_id == seen[1][1].calls[0].id
 
 
-def test_the_opening_is_not_changed():
+async def test_the_opening_is_not_changed():
     opening = list(USER)
-    run([call("add", a=1, b=1), say("done")], opening=opening)
+    await run([call("add", a=1, b=1), say("done")], opening=opening)
     assert opening == list(USER)
 
 
@@ -99,8 +96,8 @@ def test_the_opening_is_not_changed():
         (raw_call("add", '{"a": "\\ud800"}'), "not valid JSON"),
     ],
 )
-def test_a_bad_call_is_an_observation_and_a_tool_error(message: Message, says: str):
-    first, last = run([message, say("sorry")])
+async def test_a_bad_call_is_an_observation_and_a_tool_error(message: Message, says: str):
+    first, last = await run([message, say("sorry")])
     (result,) = first.results
     assert says in result.error
     assert says in json.loads(result.content)["error"]
@@ -108,25 +105,25 @@ def test_a_bad_call_is_an_observation_and_a_tool_error(message: Message, says: s
     assert last.stop is StopReason.FINISHED
 
 
-def test_the_model_sees_what_a_tool_raises():
+async def test_the_model_sees_what_a_tool_raises():
     @tool
     async def fails() -> str:
         raise FileNotFoundError("no such file: x")
 
-    first, _ = run([call("fails"), say("ok")], [fails])
+    first, _ = await run([call("fails"), say("ok")], [fails])
     assert first.results[0].error == "FileNotFoundError: no such file: x"
 
 
-def test_what_a_tool_raises_is_held_to_the_size_budget():
+async def test_what_a_tool_raises_is_held_to_the_size_budget():
     @tool
     async def fails() -> str:
         raise ValueError("x" * 1_000_000)
 
-    first, _ = run([call("fails"), say("ok")], [fails])
+    first, _ = await run([call("fails"), say("ok")], [fails])
     assert len(first.results[0].error) + len(first.results[0].content) < 10_000
 
 
-def test_a_slow_tool_is_stopped_and_the_rollout_goes_on():
+async def test_a_slow_tool_is_stopped_and_the_rollout_goes_on():
     gone: list[str] = []
 
     @tool
@@ -137,57 +134,57 @@ def test_a_slow_tool_is_stopped_and_the_rollout_goes_on():
             gone.append("cancelled")
         return ""
 
-    first, last = run([call("sleeps"), say("ok")], [sleeps], Limits(tool_seconds=0.01))
+    first, last = await run([call("sleeps"), say("ok")], [sleeps], Limits(tool_seconds=0.01))
     assert "longer than 0.01 s" in first.results[0].error
     assert gone == ["cancelled"]
     assert last.stop is StopReason.FINISHED
 
 
-def test_a_time_out_of_the_tools_own_keeps_its_message():
+async def test_a_time_out_of_the_tools_own_keeps_its_message():
     @tool
     async def searches() -> str:
         raise TimeoutError("nothing found in 60 s; search a smaller folder")
 
-    first, _ = run([call("searches"), say("ok")], [searches])
+    first, _ = await run([call("searches"), say("ok")], [searches])
     assert first.results[0].error == "TimeoutError: nothing found in 60 s; search a smaller folder"
 
 
-def test_a_tool_that_gives_back_something_else_than_text_is_broken():
+async def test_a_tool_that_gives_back_something_else_than_text_is_broken():
     @tool
     async def counts() -> str:
         return 42  # type: ignore
 
     with pytest.raises(ToolBroken, match="the tool 'counts' returned int, not text") as caught:
-        run([call("counts"), say("ok")], [counts])
+        await run([call("counts"), say("ok")], [counts])
     assert not caught.value.retryable
 
 
-def test_a_tool_may_have_its_own_time_limit():
+async def test_a_tool_may_have_its_own_time_limit():
     @tool(seconds=0.01)
     async def sleeps() -> str:
         await asyncio.sleep(3600)
         return ""
 
-    first, _ = run([call("sleeps"), say("ok")], [sleeps], Limits(tool_seconds=3600))
+    first, _ = await run([call("sleeps"), say("ok")], [sleeps], Limits(tool_seconds=3600))
     assert "longer than 0.01 s" in first.results[0].error
 
 
 @pytest.mark.parametrize("parallel", [False, True])
 @pytest.mark.parametrize("error", [SandboxError("slot is gone"), BudgetExhausted("the judge's budget is spent")])
-def test_failures_outside_the_agent_and_errors_of_the_user_are_raised(parallel: bool, error: Exception):
+async def test_failures_outside_the_agent_and_errors_of_the_user_are_raised(parallel: bool, error: Exception):
     @tool(parallel=parallel)
     async def touch() -> str:
         raise error
 
     both = Message("assistant", calls=(Call("1", "touch", "{}"), Call("2", "touch", "{}")))
     with pytest.raises(type(error), match=str(error)):
-        run([both, say("never")], [touch])
+        await run([both, say("never")], [touch])
 
 
 # ---- several calls in one turn ------------------------------------------------------------------------------------
 
 
-def test_neighbours_that_may_run_side_by_side_do_and_others_wait():
+async def test_neighbours_that_may_run_side_by_side_do_and_others_wait():
     log: list[str] = []
     barrier = asyncio.Event()
 
@@ -211,7 +208,7 @@ def test_neighbours_that_may_run_side_by_side_do_and_others_wait():
             for i, n in enumerate(names)
         )
 
-    first, _ = run([Message("assistant", calls=calls("a", "b", "!", "c")), say("ok")], [look, change])
+    first, _ = await run([Message("assistant", calls=calls("a", "b", "!", "c")), say("ok")], [look, change])
     assert [r.content for r in first.results] == ["a", "b", "changed", "c"], "results keep the order of the calls"
     assert log.index("change") > max(log.index("end a"), log.index("end b"))
     assert log.index("start c") > log.index("change")
@@ -220,19 +217,19 @@ def test_neighbours_that_may_run_side_by_side_do_and_others_wait():
 # ---- why it stopped -----------------------------------------------------------------------------------------------
 
 
-def test_a_model_that_calls_for_ever_is_stopped_by_the_turn_limit():
-    got = run(lambda *_: call("add", a=1, b=1), limits=Limits(turns=5))
+async def test_a_model_that_calls_for_ever_is_stopped_by_the_turn_limit():
+    got = await run(lambda *_: call("add", a=1, b=1), limits=Limits(turns=5))
     assert [t.stop for t in got] == [None] * 4 + [StopReason.MAX_TURNS]
     assert len(got[-1].results) == 1
 
 
-def test_submitting_on_the_last_turn_is_a_submission():
-    (only,) = run([call("submit", answer="x")], [submit], Limits(turns=1))
+async def test_submitting_on_the_last_turn_is_a_submission():
+    (only,) = await run([call("submit", answer="x")], [submit], Limits(turns=1))
     assert only.stop is StopReason.SUBMITTED
 
 
-def test_a_submission_with_bad_arguments_does_not_end_the_episode():
-    first, second = run([raw_call("submit", "{}"), call("submit", answer="x")], [submit])
+async def test_a_submission_with_bad_arguments_does_not_end_the_episode():
+    first, second = await run([raw_call("submit", "{}"), call("submit", answer="x")], [submit])
     assert (first.stop, second.stop) == (None, StopReason.SUBMITTED)
 
 
@@ -245,8 +242,8 @@ def test_a_submission_with_bad_arguments_does_not_end_the_episode():
         (Finish.OTHER, StopReason.FINISHED),
     ],
 )
-def test_a_cut_answer_is_not_a_natural_finish(finish: Finish, stop: StopReason):
-    (only,) = run([Completion(say("The answer is"), finish)])
+async def test_a_cut_answer_is_not_a_natural_finish(finish: Finish, stop: StopReason):
+    (only,) = await run([Completion(say("The answer is"), finish)])
     assert only.stop is stop
 
 
@@ -255,14 +252,14 @@ def test_a_cut_answer_is_not_a_natural_finish(finish: Finish, stop: StopReason):
     ("finish", "stop"),
     [(Finish.STOP, StopReason.EMPTY), (Finish.OTHER, StopReason.EMPTY), (Finish.LENGTH, StopReason.LENGTH)],
 )
-def test_an_empty_reply_has_a_stop_reason_of_its_own(content: str, finish: Finish, stop: StopReason):
+async def test_an_empty_reply_has_a_stop_reason_of_its_own(content: str, finish: Finish, stop: StopReason):
     """The model ended it, or the policy's `max_tokens` did: both are scored."""
     thought = Message("assistant", content, reasoning=Reasoning("so…", "think"))
-    (only,) = run([Completion(thought, finish)])
+    (only,) = await run([Completion(thought, finish)])
     assert only.stop is stop
 
 
-def test_a_reply_that_the_content_filter_removed_is_an_error_after_its_turn():
+async def test_a_reply_that_the_content_filter_removed_is_an_error_after_its_turn():
     """The server decided, not the policy: no score. What came before it, and the reply itself, is on the record."""
     removed = Completion(Message("assistant", ""), Finish.FILTER, Usage(7, 0))
     turns: list[Turn] = []
@@ -272,19 +269,19 @@ def test_a_reply_that_the_content_filter_removed_is_an_error_after_its_turn():
             turns.append(turn)
 
     with pytest.raises(ModelError, match="content filter removed the whole reply") as caught:
-        asyncio.run(collect())
+        await collect()
     assert not caught.value.retryable
     assert [turn.stop for turn in turns] == [None, StopReason.FILTERED]
 
 
-def test_the_rollout_ends_before_a_prompt_that_does_not_fit():
+async def test_the_rollout_ends_before_a_prompt_that_does_not_fit():
     full = Completion(call("add", a=1, b=2), usage=Usage(900, 90))
-    (only,) = run([full, say("never asked")], limits=Limits(context_tokens=995))
+    (only,) = await run([full, say("never asked")], limits=Limits(context_tokens=995))
     assert only.stop is StopReason.CONTEXT
     assert only.results[0].content == "3", "the turn that fills the context is kept whole"
 
 
-def test_a_conversation_that_the_server_finds_too_long_ends_and_an_opening_is_an_error():
+async def test_a_conversation_that_the_server_finds_too_long_ends_and_an_opening_is_an_error():
     fault = ModelError("status 400: maximum context length is 4096 tokens", retryable=False)
     fault.too_long = True
 
@@ -296,13 +293,13 @@ def test_a_conversation_that_the_server_finds_too_long_ends_and_an_opening_is_an
 
         return script
 
-    got = run(full_after(2))
+    got = await run(full_after(2))
     assert [turn.stop for turn in got] == [None, None]
     with pytest.raises(ModelError, match="maximum context length"):
-        run(full_after(0))
+        await run(full_after(0))
 
 
-def test_where_a_server_counts_nothing_the_context_is_estimated():
+async def test_where_a_server_counts_nothing_the_context_is_estimated():
     @tool
     async def tells() -> str:
         return "x" * 400
@@ -310,13 +307,15 @@ def test_where_a_server_counts_nothing_the_context_is_estimated():
     def script(*_: object) -> Completion:
         return Completion(call("tells"))
 
-    got = run(script, [tells], Limits(context_tokens=500))
+    got = await run(script, [tells], Limits(context_tokens=500))
     assert got[-1].stop is StopReason.CONTEXT
     assert 2 <= len(got) <= 5
 
 
-def test_an_opening_that_does_not_fit_gives_no_turn():
-    assert run([say("never asked")], limits=Limits(context_tokens=100), opening=[Message("user", "x" * 1000)]) == []
+async def test_an_opening_that_does_not_fit_gives_no_turn():
+    assert (
+        await run([say("never asked")], limits=Limits(context_tokens=100), opening=[Message("user", "x" * 1000)]) == []
+    )
 
 
 # ---- the size budget ----------------------------------------------------------------------------------------------
@@ -330,7 +329,7 @@ def big(size: int) -> Tool:
     return flood
 
 
-def test_a_long_result_is_spilled_and_previewed():
+async def test_a_long_result_is_spilled_and_previewed():
     kept: dict[str, bytes] = {}
 
     async def spill(name: str, data: bytes) -> str:
@@ -338,7 +337,7 @@ def test_a_long_result_is_spilled_and_previewed():
         return f"/tmp/{name}"
 
     limits = Limits(result_chars=1000, preview_chars=100)
-    first, _ = run([call("flood"), say("ok")], [big(50_000_000)], limits, spill=spill)
+    first, _ = await run([call("flood"), say("ok")], [big(50_000_000)], limits, spill=spill)
     (result,) = first.results
     assert result.spilled == "/tmp/turn1-1.txt"
     assert len(kept["turn1-1.txt"]) == 50_000_000
@@ -350,26 +349,17 @@ def test_a_long_result_is_spilled_and_previewed():
     assert result.error == ""
 
 
-@given(st.text(alphabet="ab\n", max_size=80), st.integers(5, 40))
-def test_the_ends_shown_of_a_long_result_are_its_own(text: str, limit: int):
-    head, tail = _cut_ends(text, limit)
-    if len(text) > limit:
-        assert text.startswith(head)
-        assert text.endswith(tail)
-        assert len(head) + len(tail) <= limit
-
-
-def test_without_a_slot_or_with_a_full_disk_the_rest_is_dropped_and_said():
+async def test_without_a_slot_or_with_a_full_disk_the_rest_is_dropped_and_said():
     async def full(name: str, data: bytes) -> str:
         return ""
 
     for spill in (None, full):
-        first, _ = run([call("flood"), say("ok")], [big(5000)], Limits(result_chars=100), spill=spill)
+        first, _ = await run([call("flood"), say("ok")], [big(5000)], Limits(result_chars=100), spill=spill)
         assert "they were dropped" in first.results[0].content
         assert first.results[0].spilled == ""
 
 
-def test_results_of_one_turn_share_a_budget_and_the_largest_go_first():
+async def test_results_of_one_turn_share_a_budget_and_the_largest_go_first():
     @tool
     async def text(size: int) -> str:
         return "x" * size
@@ -377,40 +367,40 @@ def test_results_of_one_turn_share_a_budget_and_the_largest_go_first():
     sizes = (400, 900, 500)
     calls = tuple(Call(str(i), "text", json.dumps({"size": s})) for i, s in enumerate(sizes))
     limits = Limits(result_chars=1000, turn_chars=1000, preview_chars=10)
-    first, _ = run([Message("assistant", calls=calls), say("ok")], [text], limits)
+    first, _ = await run([Message("assistant", calls=calls), say("ok")], [text], limits)
     assert [len(r.content) == s for r, s in zip(first.results, sizes, strict=True)] == [True, False, True]
 
 
 # ---- seams --------------------------------------------------------------------------------------------------------
 
 
-def test_a_handler_replaces_dispatch():
+async def test_a_handler_replaces_dispatch():
     async def handler(request: Call, arguments: JsonObject) -> str:
         return f"handled {request.name} {arguments}"
 
-    first, _ = run([call("add", a="not", b="checked"), say("ok")], handler=handler)
+    first, _ = await run([call("add", a="not", b="checked"), say("ok")], handler=handler)
     assert first.results[0].content == "handled add {'a': 'not', 'b': 'checked'}"
 
 
-def test_every_turn_samples_with_a_seed_of_its_own():
+async def test_every_turn_samples_with_a_seed_of_its_own():
     seeds: list[int | None] = []
 
     def script(messages: Sequence[Message], tools: object, sampling: Sampling) -> Message:
         seeds.append(sampling.seed)
         return call("add", a=1, b=1) if len(seeds) < 4 else say("ok")
 
-    run(script, seed=7)
+    await run(script, seed=7)
     first = list(seeds)
     seeds.clear()
-    run(script, seed=7)
+    await run(script, seed=7)
     assert seeds == first
     assert len(set(first)) == 4
     seeds.clear()
-    run(script, seed=7, sampling=Sampling(seed=5))
+    await run(script, seed=7, sampling=Sampling(seed=5))
     assert [seed is not None and seed - 5 for seed in seeds] == first
 
 
-def test_turns_before_a_failure_are_with_the_caller():
+async def test_turns_before_a_failure_are_with_the_caller():
     def script(messages: Sequence[Message], *_: object) -> Message:
         if len(messages) > 1:
             raise SandboxError("died midway")
@@ -418,16 +408,13 @@ def test_turns_before_a_failure_are_with_the_caller():
 
     got: list[Turn] = []
 
-    async def collect() -> None:
+    with pytest.raises(SandboxError):
         async for turn in take_turns(Policy(ScriptedModel(script)), USER, [add]):
             got.append(turn)
-
-    with pytest.raises(SandboxError):
-        asyncio.run(collect())
     assert len(got) == 1
 
 
-def test_the_reply_whose_call_broke_the_slot_is_with_the_caller():
+async def test_the_reply_whose_call_broke_the_slot_is_with_the_caller():
     @tool
     async def breaks() -> str:
         raise SandboxError("the slot ended")
@@ -439,59 +426,26 @@ def test_the_reply_whose_call_broke_the_slot_is_with_the_caller():
             got.append(turn)
 
     with pytest.raises(SandboxError):
-        asyncio.run(collect())
+        await collect()
     assert [(len(turn.completion.message.calls), turn.results) for turn in got] == [(1, ())]
 
 
 @given(st.text(max_size=60))
-def test_no_arguments_text_can_break_the_loop(arguments: str):
-    first, last = run([raw_call("add", arguments), say("ok")])
+async def test_no_arguments_text_can_break_the_loop(arguments: str):
+    first, last = await run([raw_call("add", arguments), say("ok")])
     assert first.results[0].error
     assert last.stop is StopReason.FINISHED
-
-
-# ---- the policy ---------------------------------------------------------------------------------------------------
-
-
-def test_policies_that_act_differently_have_different_fingerprints():
-    base = Policy(ScriptedModel([say("x")], name="m"))
-    others = [
-        Policy(ScriptedModel([say("x")], name="n")),
-        Policy(base.model, skill=Skill("be brief")),
-        Policy(base.model, sampling=Sampling(temperature=0.5)),
-        Policy(base.model, limits=Limits(turns=3)),
-        Policy(base.model, system="hello"),
-        Policy(base.model, toolsets=("file",)),
-        Policy(base.model, skill=Skill("be brief"), skill_as="file"),
-    ]
-    prints = [p.fingerprint for p in (base, *others)]
-    assert len(set(prints)) == len(prints)
-    assert Policy(ScriptedModel([say("y")], name="m")).fingerprint == base.fingerprint
-
-
-def test_system_text_is_environment_then_policy_then_skill():
-    policy = Policy(ScriptedModel([]), skill=Skill("the skill"), system="the policy")
-    assert policy.build_system_text("the env") == "the env\n\nthe policy\n\nthe skill"
-    assert Policy(ScriptedModel([])).build_system_text("") == ""
-
-
-def test_limits_refuse_unknown_keys():
-    with pytest.raises(msgspec.ValidationError, match="turnz"):
-        msgspec.convert({"turnz": 3}, Limits)
 
 
 # ---- a user who goes on -------------------------------------------------------------------------------------------
 
 
-def converse(script: Any, next_message: NextMessage, limits: Limits = Limits()) -> list[Turn]:
-    async def collect() -> list[Turn]:
-        policy = Policy(ScriptedModel(script), limits=limits)
-        return [turn async for turn in take_turns(policy, USER, (add,), next_message=next_message)]
-
-    return asyncio.run(collect())
+async def converse(script: Any, next_message: NextMessage, limits: Limits = Limits()) -> list[Turn]:
+    policy = Policy(ScriptedModel(script), limits=limits)
+    return [turn async for turn in take_turns(policy, USER, (add,), next_message=next_message)]
 
 
-def test_a_user_goes_on_after_a_reply_and_brings_other_tools():
+async def test_a_user_goes_on_after_a_reply_and_brings_other_tools():
     heard: list[int] = []
     prompts: list[tuple[list[str], list[str]]] = []
 
@@ -503,26 +457,28 @@ def test_a_user_goes_on_after_a_reply_and_brings_other_tools():
         prompts.append(([message.content for message in messages], [spec.name for spec in tools]))
         return [call("add", a=1, b=2), say("3"), say("still 3")][len(prompts) - 1]
 
-    turns = converse(act, ask)
+    turns = await converse(act, ask)
     assert heard == [2, 3]  # it is asked after replies without a call only
     assert [turn.stop for turn in turns] == [None, None, StopReason.FINISHED]
     assert [message.content for message in turns[1].messages] == ["3", "And now?"]
     assert prompts[2] == (["go", "", "3", "3", "And now?"], ["submit"])
 
 
-def test_an_empty_reply_leaves_the_word_to_the_user_and_a_cut_one_ends_the_rollout():
+async def test_an_empty_reply_leaves_the_word_to_the_user_and_a_cut_one_ends_the_rollout():
     async def ask(turns: Sequence[Turn]) -> tuple[Message, Sequence[Tool]] | None:
         return Message("user", "Go on."), ()
 
     cut = Completion(Message("assistant", "I was"), Finish.LENGTH)
-    assert [turn.stop for turn in converse([say(""), cut], ask)] == [None, StopReason.LENGTH]
+    assert [turn.stop for turn in await converse([say(""), cut], ask)] == [None, StopReason.LENGTH]
 
 
-def test_a_user_who_never_ends_meets_the_limits():
+async def test_a_user_who_never_ends_meets_the_limits():
     async def ask(turns: Sequence[Turn]) -> tuple[Message, Sequence[Tool]] | None:
         return Message("user", "word " * 50), ()
 
-    turns = converse(["a", "b", "c"], ask, Limits(turns=2))
+    turns = await converse(["a", "b", "c"], ask, Limits(turns=2))
     assert [turn.stop for turn in turns] == [None, StopReason.MAX_TURNS]
     assert turns[-1].notices  # what was said stays on the record
-    assert [turn.stop for turn in converse(["a", "b", "c"], ask, Limits(context_tokens=60))] == [StopReason.CONTEXT]
+    assert [turn.stop for turn in await converse(["a", "b", "c"], ask, Limits(context_tokens=60))] == [
+        StopReason.CONTEXT
+    ]

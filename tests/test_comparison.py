@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.build import make_completion, make_rollout, make_task
 
 from ludus.comparison import compare_runs, compute_paired_interval
-from ludus.rollout import make_group
+from ludus.engine import make_group
 from ludus.types import Group, Usage
 
 
@@ -67,3 +67,30 @@ def test_runs_without_any_difference_may_still_differ():
 def test_an_interval_contains_the_mean_and_is_within_the_range(differences: list[float]):
     interval, mean = compute_paired_interval(differences), math.fsum(differences) / len(differences)
     assert interval and -1 <= interval.low <= mean + 1e-12 and mean - 1e-12 <= interval.high <= 1
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [
+        ([1.0] * 8, [0.0] * 8, "a is better than b: a minus b is +1.000"),
+        ([0.0] * 8, [1.0] * 8, "b is better than a: a minus b is -1.000"),
+        ([1.0, 0.0], [0.0, 1.0], "a cannot be told from b: difference +0.000"),
+        ([1.0], [0.0], "One task is too few to tell a from b: 1 won, 0 lost, 0 tied."),
+        ([], [1.0], "a and b share no task with scores"),
+    ],
+)
+def test_a_comparison_ends_in_a_sentence(first: list[float], second: list[float], words: str):
+    runs = {
+        name: [group(f"t{n}", score) for n, score in enumerate(scores)]
+        for name, scores in (("a", first), ("b", second))
+    }
+    (pair,) = compare_runs(runs).pairs
+    assert words in pair.verdict
+
+
+def test_the_tasks_that_were_won_and_lost_are_named_the_clearest_first():
+    one = [group(f"t{n}", score) for n, score in enumerate((0.5, 1.0, 0.0, 1.0))]
+    two = [group(f"t{n}", score) for n, score in enumerate((0.0, 0.0, 1.0, 1.0))]
+    (pair,) = compare_runs({"a": one, "b": two}).pairs
+    assert [(each.task, each.first, each.second) for each in pair.won_tasks] == [("t1", 1.0, 0.0), ("t0", 0.5, 0.0)]
+    assert [each.task for each in pair.lost_tasks] == ["t2"]

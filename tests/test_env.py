@@ -1,6 +1,5 @@
 """What an environment gets without writing it, and what it must write."""
 
-import asyncio
 from typing import Any, ClassVar, cast
 
 import msgspec
@@ -30,26 +29,27 @@ class Disk:
 def test_a_task_opens_with_its_prompt_in_the_slot_of_the_environment():
     env, task = Plain(), make_task(prompt="Count to three.")
     assert env.opening(task) == (Message("user", "Count to three."),)
-    assert env.slot(task) is env.sandbox
+    default = SandboxSpec(network=True)
+    assert env.slot(task, default) is default
     assert env.sandbox == SandboxSpec()
     assert list(env.tools(task, None)) == []
 
 
-def test_setup_writes_the_files_of_the_task():
+async def test_setup_writes_the_files_of_the_task():
     disk = Disk()
     task = make_task(files={"in/put.txt": "given", "ü.txt": "é"})
-    asyncio.run(Plain().setup(task, cast("Sandbox", disk)))
+    await Plain().setup(task, cast("Sandbox", disk))
     assert disk.files == {"in/put.txt": b"given", "ü.txt": "é".encode()}
 
 
-def test_what_must_be_written_says_so():
+async def test_what_must_be_written_says_so():
     env: Any = Plain()
     with pytest.raises(NotImplementedError, match=r"Plain does not define tasks\(split\)"):
         env.tasks("train")
     with pytest.raises(NotImplementedError, match=r"Plain does not define verify\(rollout, box\)"):
-        asyncio.run(env.verify(make_rollout(), None))
+        await env.verify(make_rollout(), None)
     with pytest.raises(NotImplementedError, match=r"Plain does not define solve\(task, box\)"):
-        asyncio.run(env.solve(make_task(), None))
+        await env.solve(make_task(), None)
 
 
 def test_fields_are_options_and_unknown_ones_are_refused():

@@ -9,7 +9,6 @@ from typing import ClassVar, Literal
 import pytest
 from msgspec.structs import replace
 
-from ludus.agent import Limits
 from ludus.env import Env
 from ludus.env_checks import (
     EMPTY,
@@ -31,10 +30,13 @@ from ludus.env_checks import (
     check_setup,
     find_common_answers,
     find_needle,
+    find_short_leaks,
     format_report,
     judge_evidence,
     validate,
 )
+from ludus.policy import Limits
+from ludus.runner import Runner
 from ludus.sandbox import WORKSPACE, Sandbox, SandboxSpec
 from ludus.sandbox.pool import PoolSettings
 from ludus.sandbox.profiles import open_pool
@@ -59,8 +61,8 @@ class Words(Env, frozen=True):
         return task.answer
 
 
-def check_env(env: Env, limits: Limits | None = None) -> EnvReport:
-    return asyncio.run(validate(env, "train", list(env.tasks("train")), None, limits=limits or Limits()))
+async def check_env(env: Env, limits: Limits | None = None) -> EnvReport:
+    return await validate(Runner(env), "train", list(env.tasks("train")), limits=limits or Limits())
 
 
 def find_check(report: EnvReport, name: str) -> EnvCheck:
@@ -75,8 +77,8 @@ def list_skipped(report: EnvReport) -> list[str]:
     return [check.name for check in report.checks if check.verdict == "skipped"]
 
 
-def test_a_sound_environment_has_no_problems():
-    report = check_env(Words())
+async def test_a_sound_environment_has_no_problems():
+    report = await check_env(Words())
     assert report.ok
     assert {c.name: c.verdict for c in report.checks} == {
         IDS: "ok",
@@ -189,21 +191,21 @@ class Unspeakable(Words, frozen=True):
         (Unsolvable(), [GOLD], "solve raised RuntimeError: no idea"),
     ],
 )
-def test_a_verifier_that_misjudges_is_found(env: Env, names: list[str], message: str):
-    report = check_env(env, Limits(verify_seconds=0.05))
+async def test_a_verifier_that_misjudges_is_found(env: Env, names: list[str], message: str):
+    report = await check_env(env, Limits(verify_seconds=0.05))
     assert list_failing(report) == names
     assert len(find_check(report, names[0]).problems) == 2
     assert message in find_check(report, names[0]).problems[0].message
 
 
-def test_a_verdict_that_changes_is_found():
+async def test_a_verdict_that_changes_is_found():
     moods = iter(range(8))
 
     class Moody(Words, frozen=True):
         async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
             return Score.of(float(rollout.answer == rollout.task.answer), parts={"mood": next(moods)})
 
-    assert list_failing(check_env(Moody())) == [REPEATS]
+    assert list_failing(await check_env(Moody())) == [REPEATS]
 
 
 def test_only_the_numbers_of_two_verdicts_must_be_equal():
@@ -213,8 +215,8 @@ def test_only_the_numbers_of_two_verdicts_must_be_equal():
     assert "first 0, not passed" in check_repeats(Evidence(Task(id="a", prompt="?"), empty=parts))
 
 
-def test_scores_that_are_none_are_not_compared():
-    check = find_check(check_env(NotAScore()), REPEATS)
+async def test_scores_that_are_none_are_not_compared():
+    check = find_check(await check_env(NotAScore()), REPEATS)
     assert (check.verdict, check.checked, check.note) == ("skipped", 0, "verify gave no scores")
 
 
@@ -224,7 +226,7 @@ def test_one_task_is_singular():
     assert "1 of 1 task\n" in format_report(report)
 
 
-def test_without_a_gold_solution_it_says_how_to_add_one():
+async def test_without_a_gold_solution_it_says_how_to_add_one():
     class NoGold(Env, frozen=True):
         name: ClassVar[str] = "no-gold"
         sandbox: ClassVar[SandboxSpec | None] = None
@@ -235,29 +237,29 @@ def test_without_a_gold_solution_it_says_how_to_add_one():
         async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
             return Score.of(0.0)
 
-    report = check_env(NoGold())
+    report = await check_env(NoGold())
     assert list_failing(report) == [GOLD]
     assert "NoGold has no solve(task, box): write one" in format_report(report)
 
 
-def test_an_answer_that_is_given_away_is_a_warning():
+async def test_an_answer_that_is_given_away_is_a_warning():
     class Telling(Words, frozen=True):
         def opening(self, task: Task) -> tuple[Message, ...]:
             return (Message("user", f"Say it.\nHint: it is {task.answer}!"),)
 
-    report = check_env(Telling())
+    report = await check_env(Telling())
     assert report.ok
     assert find_check(report, LEAKS).verdict == "warn"
     assert find_check(report, LEAKS).problems[0].message == "the answer is in the opening messages"
 
 
-def test_tasks_without_words_and_bad_ids_are_found():
+async def test_tasks_without_words_and_bad_ids_are_found():
     class Sloppy(Words, frozen=True):
         def tasks(self, split: str) -> Iterator[Task]:
             for id in ("same", "same", " padded"):
                 yield Task(id=id, prompt="  ", answer="swordfish")
 
-    report = check_env(Sloppy())
+    report = await check_env(Sloppy())
     assert list_failing(report) == [IDS, PROMPTS]
     assert [p.message for p in find_check(report, IDS).problems] == [
         "2 tasks have this id",
@@ -265,8 +267,8 @@ def test_tasks_without_words_and_bad_ids_are_found():
     ]
 
 
-def test_a_split_without_tasks_is_a_problem():
-    report = asyncio.run(validate(Words(), "none", [], None))
+async def test_a_split_without_tasks_is_a_problem():
+    report = await validate(Runner(Words()), "none", [])
     assert not report.ok
     assert "split 'none' has no tasks" in format_report(report)
 
@@ -331,6 +333,45 @@ QUIZ = "Which one is a fish?\nA) swordfish\nB) marmalade"
 def test_what_counts_as_giving_the_answer_away(prompt: str, answer: str, leaks: tuple[str, ...], leaked: bool):
     task = Task(id="t", prompt=prompt, answer=answer, files={"in/notes.txt": "A swordfish."})
     assert bool(check_leaks(Evidence(task, opening=prompt, leaks=leaks))) == leaked
+
+
+def find_short(*tasks: tuple[str, str], said: bool = True) -> list[str]:
+    """The ids, from 0, of tasks of an opening and an answer that are found to give the answer away."""
+    evidence = [
+        Evidence(
+            Task(id=str(n), prompt=opening, answer=answer), opening=opening, gold_answer=answer if said else "Done."
+        )
+        for n, (opening, answer) in enumerate(tasks)
+    ]
+    return [problem.task for problem in find_short_leaks(evidence)]
+
+
+def test_a_short_answer_that_most_tasks_have_in_their_prompt_is_given_away():
+    tasks = [(f"What is {n} plus {n}? ({2 * n})", str(2 * n)) for n in range(11, 20)]
+    assert find_short(*tasks) == [str(n) for n in range(9)]
+    assert find_short(*tasks, said=False) == [], "the task is to write it into a file"
+    assert find_short(*tasks[:4]) == [], "that may be chance"
+    assert find_short(*tasks[:4], *[(f"What is {n} plus {n}?", str(2 * n)) for n in range(20, 40)]) == []
+    assert find_short(*[(f"Is {n} even? A) yes B) no", "yes" if n % 2 else "no") for n in range(9)]) == []
+
+
+@pytest.mark.parametrize(
+    ("opening", "answer", "found"),
+    [
+        ("What is 2+2? The answer is 4.", "4", True),
+        ("What is 2+2?\nSOLUTION: 4", "4", True),
+        ("What is 2+2? The answer is 42.", "4", False),
+        ("Is it so? Answer: yes or no", "yes", False),
+        ("Is it so? Answer: yes/no", "yes", False),
+        ("Add 4 apples to 0 apples.", "4", False),
+    ],
+)
+def test_a_short_answer_that_the_prompt_calls_the_answer_is_given_away(opening: str, answer: str, found: bool):
+    assert bool(find_short((opening, answer))) == found
+
+
+def test_what_all_prompts_say_is_no_answer_of_one():
+    assert find_short(("One? The answer is 1 if so.", "1"), ("Two? The answer is 1 if so.", "0")) == []
 
 
 @pytest.mark.parametrize(("said", "leaked"), [(None, True), ("It is tea time.", True), ("Done.", False)])
@@ -438,7 +479,7 @@ class ElsewhereInTheSame(Elsewhere, frozen=True):
 
 
 class Slotless(Copying, frozen=True):
-    def slot(self, task: Task) -> SandboxSpec:
+    def slot(self, task: Task, default: SandboxSpec) -> SandboxSpec:
         raise KeyError(task.id)
 
 
@@ -447,23 +488,20 @@ class Collapsing(Copying, frozen=True):
         raise ConnectionError("the mirror is down")
 
 
-def check_in_slots(env: Env, backend: str = "bwrap") -> EnvReport:
-    async def run() -> EnvReport:
-        async with open_pool(backend, PoolSettings(max_slots=2)) as pool:
-            return await validate(env, "train", env.tasks("train"), pool)
-
-    return asyncio.run(run())
+async def check_in_slots(env: Env, backend: str = "bwrap") -> EnvReport:
+    async with open_pool(backend, PoolSettings(max_slots=2)) as pool:
+        return await validate(Runner(env, pool), "train", env.tasks("train"))
 
 
-def test_a_sound_environment_in_real_slots():
-    report = check_in_slots(Copying())
+async def test_a_sound_environment_in_real_slots():
+    report = await check_in_slots(Copying())
     assert report.ok
     assert all(check.verdict == "ok" for check in report.checks), format_report(report)
 
 
 @pytest.mark.parametrize("backend", ["bwrap", "local"])
-def test_setup_that_differs_and_leaks_is_found(backend: str):
-    report = check_in_slots(Dicing(), backend)
+async def test_setup_that_differs_and_leaks_is_found(backend: str):
+    report = await check_in_slots(Dicing(), backend)
     assert list_failing(report) == [SETUP]
     message = "two slots differ after setup: /workspace/dice has other content"
     assert find_check(report, SETUP).problems[0].message == message
@@ -485,15 +523,15 @@ class Cloning(Copying, frozen=True):
 
 
 @pytest.mark.parametrize("backend", ["bwrap", "local"])
-def test_a_file_that_the_task_places_and_names_is_no_leak(backend: str):
-    report = check_in_slots(Showing(), backend)
+async def test_a_file_that_the_task_places_and_names_is_no_leak(backend: str):
+    report = await check_in_slots(Showing(), backend)
     assert find_check(report, LEAKS).verdict == "ok", format_report(report)
 
 
-def test_setup_by_git_clone_is_the_same_twice():
+async def test_setup_by_git_clone_is_the_same_twice():
     if not shutil.which("git"):
         pytest.skip("there is no git")
-    report = check_in_slots(Cloning())
+    report = await check_in_slots(Cloning())
     assert report.ok, format_report(report)
 
 
@@ -509,27 +547,27 @@ class FailingAtTimes(Copying, frozen=True):
             raise ConnectionError("the mirror is down")
 
 
-def test_checks_count_only_the_tasks_that_were_set_up():
-    report = check_in_slots(FailingAtTimes())
+async def test_checks_count_only_the_tasks_that_were_set_up():
+    report = await check_in_slots(FailingAtTimes())
     assert list_failing(report) == [SETUP]
     assert [find_check(report, name).checked for name in (SETUP, TOOLS, GOLD, EMPTY)] == [2, 1, 1, 1]
     assert find_check(report, GOLD).verdict == "ok"
 
 
-def test_gold_is_judged_where_a_run_would_judge_it():
-    assert list_failing(check_in_slots(Elsewhere())) == [GOLD]
-    assert check_in_slots(ElsewhereInTheSame()).ok
+async def test_gold_is_judged_where_a_run_would_judge_it():
+    assert list_failing(await check_in_slots(Elsewhere())) == [GOLD]
+    assert (await check_in_slots(ElsewhereInTheSame())).ok
 
 
-def test_a_slot_without_a_spec_is_a_problem():
-    report = check_in_slots(Slotless())
+async def test_a_slot_without_a_spec_is_a_problem():
+    report = await check_in_slots(Slotless())
     assert list_failing(report) == [SETUP]
     assert list_skipped(report) == [TOOLS, GOLD, EMPTY, REPEATS, LEAKS]
     assert "setup raised KeyError: 'one'" in format_report(report)
 
 
-def test_setup_that_fails_is_a_problem_and_nothing_else_counts_as_proven():
-    report = check_in_slots(Collapsing())
+async def test_setup_that_fails_is_a_problem_and_nothing_else_counts_as_proven():
+    report = await check_in_slots(Collapsing())
     assert not report.ok
     assert list_failing(report) == [SETUP]
     assert list_skipped(report) == [TOOLS, GOLD, EMPTY, REPEATS, LEAKS]

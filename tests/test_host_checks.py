@@ -1,6 +1,5 @@
 """The doctor says what works, and what to do about the rest."""
 
-import asyncio
 import json
 import threading
 import tomllib
@@ -63,9 +62,9 @@ def make_model(**settings: str) -> ServerSettings:
     return found
 
 
-def check_served(status: int, body: str, **settings: str) -> HostFinding:
+async def check_served(status: int, body: str, **settings: str) -> HostFinding:
     with serve_models(status, body) as (url, _):
-        return asyncio.run(check_server(make_model(base_url=f"{url}/v1", **settings)))
+        return await check_server(make_model(base_url=f"{url}/v1", **settings))
 
 
 @pytest.mark.parametrize(
@@ -79,29 +78,29 @@ def check_served(status: int, body: str, **settings: str) -> HostFinding:
         (401, "", "m", "fail", "the server refuses the key (none was sent)"),
     ],
 )
-def test_what_a_server_s_answer_means(status: int, body: str, name: str, verdict: str, words: str):
-    finding = check_served(status, body, name=name)
+async def test_what_a_server_s_answer_means(status: int, body: str, name: str, verdict: str, words: str):
+    finding = await check_served(status, body, name=name)
     assert finding.status == verdict
     assert words in finding.message
 
 
-def test_a_near_name_is_suggested():
-    assert check_served(200, MODELS, name="qwen-smal").remedy == "did you mean 'qwen-small'?"
+async def test_a_near_name_is_suggested():
+    assert (await check_served(200, MODELS, name="qwen-smal")).remedy == "did you mean 'qwen-small'?"
 
 
-def test_the_key_is_sent_and_not_shown(monkeypatch: pytest.MonkeyPatch):
+async def test_the_key_is_sent_and_not_shown(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("MY_KEY", "sk-secret-value")
     with serve_models(401, "no") as (url, asked):
-        finding = asyncio.run(check_server(make_model(base_url=f"{url}/v1", name="m", api_key_var="MY_KEY")))
+        finding = await check_server(make_model(base_url=f"{url}/v1", name="m", api_key_var="MY_KEY"))
     assert asked == [("/v1/models", "Bearer sk-secret-value")]
     assert "in MY_KEY" in finding.message and "sk-secret" not in finding.message
 
 
-def test_a_missing_key_and_a_dead_server_fail(monkeypatch: pytest.MonkeyPatch):
+async def test_a_missing_key_and_a_dead_server_fail(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("MY_KEY", raising=False)
-    missing = asyncio.run(check_server(make_model(base_url="http://127.0.0.1:9", name="m", api_key_var="MY_KEY")))
+    missing = await check_server(make_model(base_url="http://127.0.0.1:9", name="m", api_key_var="MY_KEY"))
     assert missing.status == "fail" and "MY_KEY is not set" in missing.message
-    dead = asyncio.run(check_server(make_model(base_url="http://127.0.0.1:9/v1", name="m")))
+    dead = await check_server(make_model(base_url="http://127.0.0.1:9/v1", name="m"))
     assert dead.status == "fail" and "127.0.0.1:9" in dead.message and dead.remedy
 
 
@@ -126,8 +125,8 @@ def test_an_old_python_and_a_full_disk():
     assert check_disk(50_000_000_000).message == "50.0 GB free"
 
 
-def test_the_sandbox_is_really_tried():
-    findings = asyncio.run(check_sandboxes(load()))
+async def test_the_sandbox_is_really_tried():
+    findings = await check_sandboxes(load())
     assert findings[0].what == "sandbox bwrap"
     if findings[0].status == "ok":
         assert {f.what for f in findings[1:]} >= {"sandbox memory", "sandbox processes"}
@@ -135,8 +134,8 @@ def test_the_sandbox_is_really_tried():
         assert findings[0].remedy
 
 
-def test_every_backend_has_a_line_and_only_those_that_are_wanted_can_fail():
-    findings = {f.what: f for f in asyncio.run(check_sandboxes(load()))}
+async def test_every_backend_has_a_line_and_only_those_that_are_wanted_can_fail():
+    findings = {f.what: f for f in await check_sandboxes(load())}
     names = ("bwrap", "local", "docker", "podman", "ssh", "apptainer", "nomad", "modal")
     assert {f"sandbox {name}" for name in names} <= set(findings)
     for name in names[1:]:
@@ -153,15 +152,15 @@ def test_every_backend_has_a_line_and_only_those_that_are_wanted_can_fail():
         ({"backend": "nomad", "nomad.token_var": "LUDUS_NO_SUCH_VARIABLE"}, "LUDUS_NO_SUCH_VARIABLE is not set"),
     ],
 )
-def test_a_backend_that_is_wanted_and_does_not_work_fails(flags: dict[str, str], words: str):
+async def test_a_backend_that_is_wanted_and_does_not_work_fails(flags: dict[str, str], words: str):
     config = load([], [(f"sandbox.{name}", value) for name, value in flags.items()])
-    findings = asyncio.run(check_sandboxes(config))
+    findings = await check_sandboxes(config)
     assert findings[0].status == "fail"
     assert words in findings[0].message
 
 
-def test_local_slots_say_that_they_hold_nothing():
-    findings = asyncio.run(check_sandboxes(load([], [("sandbox.backend", "local")])))
+async def test_local_slots_say_that_they_hold_nothing():
+    findings = await check_sandboxes(load([], [("sandbox.backend", "local")]))
     assert "isolates nothing" in findings[0].message
     assert {f.status for f in findings if f.what == "sandbox memory"} == {"warn"}
 
@@ -174,16 +173,16 @@ def test_extras_are_optional():
         assert any(requirement.startswith(module) for requirement in extras[extra])
 
 
-def test_every_server_is_checked(tmp_path: Path):
+async def test_every_server_is_checked(tmp_path: Path):
     with serve_models(200, MODELS) as (first, _), serve_models(500, "") as (second, _):
         config = load([], [("model.base_url", first), ("model.servers", second), ("model.name", "qwen-small")])
-        findings = [f for f in asyncio.run(check_host(config, tmp_path)) if f.what == "model server"]
+        findings = [f for f in await check_host(config, tmp_path) if f.what == "model server"]
     assert [f.status for f in findings] == ["ok", "warn"]
     assert first in findings[0].message and second in findings[1].message
 
 
-def test_everything_at_once(tmp_path: Path):
-    findings = asyncio.run(check_host(load(), tmp_path))
+async def test_everything_at_once(tmp_path: Path):
+    findings = await check_host(load(), tmp_path)
     assert {"python", "ludus", "sandbox bwrap", "embedded model", "disk"} <= {f.what for f in findings}
     assert "model server" not in {f.what for f in findings}
     text = format_findings([HostFinding("a", "ok", "fine"), HostFinding("b", "fail", "broken", "mend it")])
@@ -192,7 +191,7 @@ def test_everything_at_once(tmp_path: Path):
     assert is_healthy([HostFinding("b", "warn", "missing")])
 
 
-def test_a_check_that_raises_is_a_finding_and_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_a_check_that_raises_is_a_finding_and_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def refuse(*_: object) -> Path:
         raise PermissionError(13, "Permission denied", "/root/.cache")
 
@@ -201,7 +200,7 @@ def test_a_check_that_raises_is_a_finding_and_hides_no_other(tmp_path: Path, mon
 
     monkeypatch.setattr("ludus.host_checks.find_weights_folder", refuse)
     monkeypatch.setattr("ludus.host_checks.check_sandboxes", fail)
-    found = {each.what: each for each in asyncio.run(check_host(load(), tmp_path / "missing"))}
+    found = {each.what: each for each in await check_host(load(), tmp_path / "missing")}
     assert found["python"].status == "ok"
     assert (found["sandbox"].status, found["disk"].status) == ("fail", "warn")
     assert "uid not found: 65534" in found["sandbox"].message

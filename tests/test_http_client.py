@@ -9,6 +9,9 @@ import tracemalloc
 import zlib
 from collections.abc import Generator
 from contextlib import contextmanager
+from email.utils import formatdate
+from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -22,13 +25,17 @@ from ludus.http_client import (
     ConnectionLost,
     NotHttp,
     NotTrusted,
+    Response,
     ResponseTooLarge,
     TimedOut,
     Timeouts,
     build_head,
+    read_retry_after,
+    send_with_retries,
     split_url,
 )
-from ludus.models.openai import ChatModel, OpenAISettings
+from ludus.models.openai import ChatModel
+from ludus.models.settings import OpenAISettings
 from ludus.types import Message, Sampling
 
 # ---- urls and heads -----------------------------------------------------------------------------------------------
@@ -79,19 +86,16 @@ def test_a_line_break_in_a_header_is_refused(value):
 # ---- what comes back ----------------------------------------------------------------------------------------------
 
 
-def ask(kit, handler, *, times: int = 1, method: str = "POST", body: bytes = b"ask", **options):
+async def ask(kit, handler, *, times: int = 1, method: str = "POST", body: bytes = b"ask", **options):
     """Send the same request so many times; returns the responses and the server, which has been closed."""
 
-    async def main():
-        async with kit.Loopback(handler) as server, Client(**options) as client:
-            got = [await client.request(method, server.url + "/p", [("X-One", "1")], body) for _ in range(times)]
-            return got, server
-
-    return asyncio.run(main())
+    async with kit.Loopback(handler) as server, Client(**options) as client:
+        got = [await client.request(method, server.url + "/p", [("X-One", "1")], body) for _ in range(times)]
+        return got, server
 
 
-def test_a_request_arrives_whole_and_so_does_the_response(kit):
-    (got,), server = ask(kit, kit.sequence(kit.response(b"answer", 201, X_Some_Header="Value")))
+async def test_a_request_arrives_whole_and_so_does_the_response(kit):
+    (got,), server = await ask(kit, kit.sequence(kit.response(b"answer", 201, X_Some_Header="Value")))
     (request,) = server.requests
     assert (request.method, request.path, request.body, request.headers["x-one"]) == ("POST", "/p", b"ask", "1")
     assert (got.status, got.body, got.get_header("x-some-header"), got.get_header("absent")) == (
@@ -102,14 +106,14 @@ def test_a_request_arrives_whole_and_so_does_the_response(kit):
     )
 
 
-def test_connections_are_kept(kit):
-    got, server = ask(kit, kit.sequence(kit.response(b"x")), times=5)
+async def test_connections_are_kept(kit):
+    got, server = await ask(kit, kit.sequence(kit.response(b"x")), times=5)
     assert [r.body for r in got] == [b"x"] * 5
     assert server.connections == 1
 
 
-def test_a_connection_that_the_server_closes_is_not_reused(kit):
-    _, server = ask(kit, kit.sequence(kit.response(b"x", Connection="close")), times=3)
+async def test_a_connection_that_the_server_closes_is_not_reused(kit):
+    _, server = await ask(kit, kit.sequence(kit.response(b"x", Connection="close")), times=3)
     assert server.connections == 3
 
 
@@ -118,16 +122,16 @@ CHUNKED = (
 )
 
 
-def test_chunked_bodies(kit):
-    got, server = ask(kit, kit.sequence(CHUNKED), times=2)
+async def test_chunked_bodies(kit):
+    got, server = await ask(kit, kit.sequence(CHUNKED), times=2)
     assert [r.body for r in got] == [b"abcdefgh"] * 2
     assert server.connections == 1
 
 
-def test_a_compressed_body_is_decompressed(kit):
+async def test_a_compressed_body_is_decompressed(kit):
     text = b'{"choices": []}' * 1000
     for encoding, packed in (("gzip", gzip.compress(text)), ("deflate", zlib.compress(text)), ("identity", text)):
-        (got,), _ = ask(kit, kit.sequence(kit.response(packed, Content_Encoding=encoding)))
+        (got,), _ = await ask(kit, kit.sequence(kit.response(packed, Content_Encoding=encoding)))
         assert got.body == text
 
 
@@ -136,38 +140,38 @@ def test_a_compressed_body_is_decompressed(kit):
     [
         ("br", b"x", "compressed as br, which was not requested"),
         ("gzip", b"plain text", "the body is not gzip, as its header says"),
-        ("gzip", gzip.compress(b"x" * 100)[:20], "cut off"),
-        ("gzip", gzip.compress(b"x" * 1_000_000), "larger than 5000 bytes when decompressed"),
+        ("gzip", gzip.compress(b"x" * 100, mtime=0)[:20], "cut off"),
+        ("gzip", gzip.compress(b"x" * 1_000_000, mtime=0), "larger than 5000 bytes when decompressed"),
     ],
 )
-def test_a_body_that_cannot_be_decompressed(kit, encoding, body, words):
+async def test_a_body_that_cannot_be_decompressed(kit, encoding, body, words):
     with pytest.raises(NotHttp, match=words):
-        ask(kit, kit.sequence(kit.response(body, Content_Encoding=encoding)), response_bytes=5000)
+        await ask(kit, kit.sequence(kit.response(body, Content_Encoding=encoding)), response_bytes=5000)
 
 
-def test_a_response_in_single_bytes(kit):
+async def test_a_response_in_single_bytes(kit):
     async def handler(request, writer):
         for byte in CHUNKED:
             writer.write(bytes([byte]))
             await asyncio.sleep(0)
         return b""
 
-    (got,), _ = ask(kit, handler)
+    (got,), _ = await ask(kit, handler)
     assert got.body == b"abcdefgh"
 
 
-def test_without_a_length_the_end_of_the_connection_is_the_end_of_the_body(kit):
+async def test_without_a_length_the_end_of_the_connection_is_the_end_of_the_body(kit):
     async def handler(request, writer):
         writer.write(b"HTTP/1.1 200 OK\r\n\r\nall of it")
 
-    got, server = ask(kit, handler, times=2)
+    got, server = await ask(kit, handler, times=2)
     assert [r.body for r in got] == [b"all of it"] * 2
     assert server.connections == 2
 
 
-def test_informational_responses_are_skipped(kit):
+async def test_informational_responses_are_skipped(kit):
     early = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"
-    (got, _), server = ask(kit, kit.sequence(early + kit.response(b"real", A="b")), times=2)
+    (got, _), server = await ask(kit, kit.sequence(early + kit.response(b"real", A="b")), times=2)
     assert (got.status, got.body, got.get_header("link")) == (200, b"real", "")
     assert server.connections == 1
 
@@ -175,63 +179,57 @@ def test_informational_responses_are_skipped(kit):
 @pytest.mark.parametrize(
     "answer", [b"HTTP/1.1 204 No Content\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"]
 )
-def test_empty_bodies(kit, answer):
-    (got, _), server = ask(kit, kit.sequence(answer), times=2)
+async def test_empty_bodies(kit, answer):
+    (got, _), server = await ask(kit, kit.sequence(answer), times=2)
     assert got.body == b""
     assert server.connections == 1
 
 
-def test_a_head_request_has_no_body(kit):
-    (got,), _ = ask(kit, kit.sequence(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n"), method="HEAD", body=b"")
+async def test_a_head_request_has_no_body(kit):
+    (got,), _ = await ask(kit, kit.sequence(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n"), method="HEAD", body=b"")
     assert (got.status, got.get_header("content-length"), got.body) == (200, "99", b"")
 
 
-def test_large_bodies_both_ways(kit):
+async def test_large_bodies_both_ways(kit):
     async def handler(request, writer):
         return kit.response(request.body)
 
-    (got,), _ = ask(kit, handler, body=b"x" * 5_000_000)
+    (got,), _ = await ask(kit, handler, body=b"x" * 5_000_000)
     assert len(got.body) == 5_000_000
 
 
-def test_a_second_response_to_one_request_is_never_taken_for_the_next_one(kit):
+async def test_a_second_response_to_one_request_is_never_taken_for_the_next_one(kit):
     answers = kit.sequence(kit.response(b"one") + kit.response(b"junk"), kit.response(b"two"))
-    got, server = ask(kit, answers, times=2)
+    got, server = await ask(kit, answers, times=2)
     assert [r.body for r in got] == [b"one", b"two"]
     assert server.connections == 2
 
 
-def test_an_answer_that_does_not_wait_for_the_request_ends_the_connection(kit):
-    async def main():
-        writers: list[asyncio.StreamWriter] = []
+async def test_an_answer_that_does_not_wait_for_the_request_ends_the_connection(kit):
+    writers: list[asyncio.StreamWriter] = []
 
-        async def too_early(reader, writer):
-            writers.append(writer)
-            writer.write(kit.response(b"no", 413))
+    async def too_early(reader, writer):
+        writers.append(writer)
+        writer.write(kit.response(b"no", 413))
 
-        async with await asyncio.start_server(too_early, "127.0.0.1", 0) as server, Client() as client:
-            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-            for _ in range(2):
-                got = await client.request("POST", url, body=b"x" * 20_000_000)
-                assert got.status == 413
-            assert len(writers) == 2
-            for writer in writers:
-                writer.transport.abort()
-
-    asyncio.run(main())
+    async with await asyncio.start_server(too_early, "127.0.0.1", 0) as server, Client() as client:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        for _ in range(2):
+            got = await client.request("POST", url, body=b"x" * 20_000_000)
+            assert got.status == 413
+        assert len(writers) == 2
+        for writer in writers:
+            writer.transport.abort()
 
 
 # ---- what goes wrong ----------------------------------------------------------------------------------------------
 
 
-def test_an_unreachable_server():
-    async def main():
-        with free_port() as port:
-            async with Client() as client:
+async def test_an_unreachable_server():
+    with free_port() as port:
+        async with Client() as client:
+            with pytest.raises(ConnectFailed, match=r"http://127.0.0.1:\d+/p: connection refused") as caught:
                 await client.request("GET", f"http://127.0.0.1:{port}/p?key=secret")
-
-    with pytest.raises(ConnectFailed, match=r"http://127.0.0.1:\d+/p: connection refused") as caught:
-        asyncio.run(main())
     assert "secret" not in str(caught.value)
 
 
@@ -243,50 +241,43 @@ def free_port() -> Generator[int]:
         yield holder.getsockname()[1]
 
 
-def test_a_host_that_does_not_exist():
-    async def main():
+async def test_a_host_that_does_not_exist():
+    with pytest.raises(ConnectFailed, match=r"no-such-host\.invalid"):
         async with Client() as client:
             await client.request("GET", "http://no-such-host.invalid/")
 
-    with pytest.raises(ConnectFailed, match=r"no-such-host\.invalid"):
-        asyncio.run(main())
 
-
-def test_no_connection_in_time():
+async def test_no_connection_in_time():
     """A listener with a full backlog takes no further connection."""
 
-    async def main():
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            listener.listen(0)
-            address = listener.getsockname()
-            blockers = [socket.socket() for _ in range(4)]
+    with pytest.raises(ConnectFailed, match=r"no connection within 0\.05 s"), socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        address = listener.getsockname()
+        blockers = [socket.socket() for _ in range(4)]
+        for blocker in blockers:
+            blocker.setblocking(False)
+            blocker.connect_ex(address)
+        try:
+            async with Client(timeouts=Timeouts(connect=0.05)) as client:
+                await client.request("GET", f"http://127.0.0.1:{address[1]}/")
+        finally:
             for blocker in blockers:
-                blocker.setblocking(False)
-                blocker.connect_ex(address)
-            try:
-                async with Client(timeouts=Timeouts(connect=0.05)) as client:
-                    await client.request("GET", f"http://127.0.0.1:{address[1]}/")
-            finally:
-                for blocker in blockers:
-                    blocker.close()
-
-    with pytest.raises(ConnectFailed, match=r"no connection within 0\.05 s"):
-        asyncio.run(main())
+                blocker.close()
 
 
-def test_half_a_body_then_the_end(kit):
+async def test_half_a_body_then_the_end(kit):
     half = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf"
 
     async def handler(request, writer):
         writer.write(half)
 
     with pytest.raises(ConnectionLost, match=r"closed \d+ bytes into the response") as caught:
-        ask(kit, handler)
+        await ask(kit, handler)
     assert caught.value.received == len(half)
 
 
-def test_half_a_body_then_a_reset(kit):
+async def test_half_a_body_then_a_reset(kit):
     async def handler(request, writer):
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
         await asyncio.sleep(0.01)
@@ -294,7 +285,7 @@ def test_half_a_body_then_a_reset(kit):
         return b""
 
     with pytest.raises(ConnectionLost, match=r"reset|closed"):
-        ask(kit, handler)
+        await ask(kit, handler)
 
 
 def reset(writer: asyncio.StreamWriter) -> None:
@@ -303,25 +294,25 @@ def reset(writer: asyncio.StreamWriter) -> None:
     writer.transport.abort()
 
 
-def test_a_broken_chunk(kit):
+async def test_a_broken_chunk(kit):
     with pytest.raises(NotHttp, match="not an HTTP response"):
-        ask(kit, kit.sequence(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nabc"))
+        await ask(kit, kit.sequence(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nabc"))
 
 
-def test_something_that_is_not_http(kit):
+async def test_something_that_is_not_http(kit):
     with pytest.raises(NotHttp, match=r"SSH-2\.0"):
-        ask(kit, kit.sequence(b"SSH-2.0-OpenSSH_9.6\r\n"))
+        await ask(kit, kit.sequence(b"SSH-2.0-OpenSSH_9.6\r\n"))
 
 
-def test_silence(kit):
+async def test_silence(kit):
     async def handler(request, writer):
         await asyncio.Event().wait()
 
     with pytest.raises(TimedOut, match=r"silent for 0\.05 s \(0 bytes received\)"):
-        ask(kit, handler, timeouts=Timeouts(silence=0.05))
+        await ask(kit, handler, timeouts=Timeouts(silence=0.05))
 
 
-def test_a_drip_is_not_silence_but_has_a_total_limit(kit):
+async def test_a_drip_is_not_silence_but_has_a_total_limit(kit):
     async def handler(request, writer):
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
         while True:
@@ -329,11 +320,11 @@ def test_a_drip_is_not_silence_but_has_a_total_limit(kit):
             await asyncio.sleep(0.01)
 
     with pytest.raises(TimedOut, match="no whole response in time"):
-        ask(kit, handler, timeouts=Timeouts(silence=5, total=0.1))
+        await ask(kit, handler, timeouts=Timeouts(silence=5, total=0.1))
 
 
 @pytest.mark.parametrize("head", [b"Content-Length: 100000000", b"Transfer-Encoding: chunked", b"X: y"])
-def test_a_response_without_end_is_cut_off(kit, head):
+async def test_a_response_without_end_is_cut_off(kit, head):
     async def handler(request, writer):
         writer.write(b"HTTP/1.1 200 OK\r\n" + head + b"\r\n\r\n")
         piece = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
@@ -342,10 +333,10 @@ def test_a_response_without_end_is_cut_off(kit, head):
             await writer.drain()
 
     with pytest.raises(ResponseTooLarge, match="larger than 1000000 bytes"):
-        ask(kit, handler, response_bytes=1_000_000)
+        await ask(kit, handler, response_bytes=1_000_000)
 
 
-def test_headers_without_end_are_cut_off(kit):
+async def test_headers_without_end_are_cut_off(kit):
     async def handler(request, writer):
         writer.write(b"HTTP/1.1 200 OK\r\n")
         for _ in range(200):
@@ -353,28 +344,25 @@ def test_headers_without_end_are_cut_off(kit):
             await writer.drain()
 
     with pytest.raises((ResponseTooLarge, NotHttp)):
-        ask(kit, handler, response_bytes=100_000)
+        await ask(kit, handler, response_bytes=100_000)
 
 
 # ---- connections over time ----------------------------------------------------------------------------------------
 
 
-def test_a_connection_closed_between_requests_is_replaced(kit):
+async def test_a_connection_closed_between_requests_is_replaced(kit):
     async def handler(request, writer):
         writer.write(kit.response(b"x"))
         # returns None: closes after the answer, without having said so
 
-    async def main():
-        async with kit.Loopback(handler) as server, Client() as client:
-            for _ in range(3):
-                await client.request("GET", server.url)
-                await server.closed()
-            return server
-
-    assert asyncio.run(main()).connections == 3
+    async with kit.Loopback(handler) as server, Client() as client:
+        for _ in range(3):
+            await client.request("GET", server.url)
+            await server.closed()
+    assert server.connections == 3
 
 
-def test_a_kept_connection_that_dies_under_a_request_is_replaced_once(kit):
+async def test_a_kept_connection_that_dies_under_a_request_is_replaced_once(kit):
     """The server hangs up on the second request of each connection, without one byte."""
     counts: dict[int, int] = {}
 
@@ -382,25 +370,18 @@ def test_a_kept_connection_that_dies_under_a_request_is_replaced_once(kit):
         counts[request.connection] = counts.get(request.connection, 0) + 1
         return kit.response(b"x") if counts[request.connection] == 1 else None
 
-    got, server = ask(kit, handler, times=3)
+    got, server = await ask(kit, handler, times=3)
     assert [r.body for r in got] == [b"x"] * 3
     assert server.connections == 3
     assert len(server.requests) == 5
 
 
-def test_a_fresh_connection_that_dies_is_not_replaced(kit):
+async def test_a_fresh_connection_that_dies_is_not_replaced(kit):
     with pytest.raises(ConnectionLost, match="before any response"):
-        ask(kit, kit.sequence(None))
+        await ask(kit, kit.sequence(None))
 
 
-def test_a_kept_connection_that_dies_within_a_response_is_not_replaced(kit):
-    async def main():
-        async with kit.Loopback(handler) as server, Client() as client:
-            await client.request("GET", server.url)
-            with pytest.raises(ConnectionLost):
-                await client.request("GET", server.url)
-            return server
-
+async def test_a_kept_connection_that_dies_within_a_response_is_not_replaced(kit):
     async def handler(request, writer):
         if len(server_requests) == 0:
             server_requests.append(request)
@@ -409,33 +390,35 @@ def test_a_kept_connection_that_dies_within_a_response_is_not_replaced(kit):
         return None
 
     server_requests: list[object] = []
-    assert len(asyncio.run(main()).requests) == 2
+    async with kit.Loopback(handler) as server, Client() as client:
+        await client.request("GET", server.url)
+        with pytest.raises(ConnectionLost):
+            await client.request("GET", server.url)
+    assert len(server.requests) == 2
 
 
-def test_data_on_an_idle_connection_is_not_taken_for_a_response(kit):
+async def test_data_on_an_idle_connection_is_not_taken_for_a_response(kit):
     async def handler(request, writer):
         if len(seen) == 0:
             seen.append(1)
             asyncio.get_running_loop().call_later(0.01, writer.write, kit.response(b"idle", 408))
         return kit.response(b"x")
 
-    async def main():
-        async with kit.Loopback(handler) as server, Client() as client:
-            await client.request("GET", server.url)
-            await server.closed()
-            return await client.request("GET", server.url)
-
     seen: list[int] = []
-    assert asyncio.run(main()).body == b"x"
+    async with kit.Loopback(handler) as server, Client() as client:
+        await client.request("GET", server.url)
+        await server.closed()
+        result = await client.request("GET", server.url)
+    assert result.body == b"x"
 
 
-def test_an_old_idle_connection_is_not_reused(kit, monkeypatch):
+async def test_an_old_idle_connection_is_not_reused(kit, monkeypatch):
     monkeypatch.setattr(http, "IDLE_SECONDS", -1.0)
-    _, server = ask(kit, kit.sequence(kit.response(b"x")), times=3)
+    _, server = await ask(kit, kit.sequence(kit.response(b"x")), times=3)
     assert server.connections == 3
 
 
-def test_connections_are_bounded_and_shared_in_order(kit):
+async def test_connections_are_bounded_and_shared_in_order(kit):
     async def handler(request, writer):
         await asyncio.sleep(0.001)
         return kit.response(request.body)
@@ -446,75 +429,66 @@ def test_connections_are_bounded_and_shared_in_order(kit):
                 tasks = [group.create_task(client.request("POST", server.url, body=str(n).encode())) for n in range(50)]
             return [t.result().body for t in tasks], server
 
-    bodies, server = asyncio.run(main())
+    bodies, server = await main()
     assert bodies == [str(n).encode() for n in range(50)]
     assert server.peak <= 3
     assert server.connections == 3
     assert [r.body for r in server.requests[:3]] == [b"0", b"1", b"2"]
 
 
-def test_cancelling_a_request_closes_its_connection(kit):
-    async def main():
-        started = asyncio.Event()
+async def test_cancelling_a_request_closes_its_connection(kit):
+    started = asyncio.Event()
 
-        async def handler(request, writer):
-            started.set()
-            await asyncio.Event().wait()
+    async def handler(request, writer):
+        started.set()
+        await asyncio.Event().wait()
 
-        async with kit.Loopback(handler) as server, Client() as client:
-            task = asyncio.ensure_future(client.request("GET", server.url))
-            await started.wait()
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            await server.closed()
-
-    asyncio.run(main())
+    async with kit.Loopback(handler) as server, Client() as client:
+        task = asyncio.ensure_future(client.request("GET", server.url))
+        await started.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await server.closed()
 
 
-def test_cancelling_a_waiting_request_passes_its_turn_on(kit):
-    async def main():
-        release = asyncio.Event()
+async def test_cancelling_a_waiting_request_passes_its_turn_on(kit):
+    release = asyncio.Event()
 
-        async def handler(request, writer):
-            await release.wait()
-            return kit.response(request.body)
+    async def handler(request, writer):
+        await release.wait()
+        return kit.response(request.body)
 
-        async with kit.Loopback(handler) as server, Client(connections=1) as client:
-            tasks = [asyncio.ensure_future(client.request("POST", server.url, body=b"%d" % n)) for n in range(3)]
-            await asyncio.sleep(0.01)
-            tasks[1].cancel()
-            release.set()
-            got = await asyncio.gather(*tasks, return_exceptions=True)
-            assert got[0].body == b"0"
-            assert isinstance(got[1], asyncio.CancelledError)
-            assert got[2].body == b"2"
-            assert server.connections == 1
-
-    asyncio.run(main())
+    async with kit.Loopback(handler) as server, Client(connections=1) as client:
+        tasks = [asyncio.ensure_future(client.request("POST", server.url, body=b"%d" % n)) for n in range(3)]
+        await asyncio.sleep(0.01)
+        tasks[1].cancel()
+        release.set()
+        got = await asyncio.gather(*tasks, return_exceptions=True)
+        assert got[0].body == b"0"
+        assert isinstance(got[1], asyncio.CancelledError)
+        assert got[2].body == b"2"
+        assert server.connections == 1
 
 
-def test_close_ends_running_requests_and_can_be_called_twice(kit):
-    async def main():
-        started = asyncio.Event()
+async def test_close_ends_running_requests_and_can_be_called_twice(kit):
+    started = asyncio.Event()
 
-        async def handler(request, writer):
-            started.set()
-            await asyncio.Event().wait()
+    async def handler(request, writer):
+        started.set()
+        await asyncio.Event().wait()
 
-        async with kit.Loopback(handler) as server:
-            client = Client()
-            task = asyncio.ensure_future(client.request("GET", server.url))
-            await started.wait()
-            await client.close()
-            await client.close()
-            with pytest.raises(ConnectionLost):
-                await task
-            with pytest.raises(ClientClosed):
-                await client.request("GET", server.url)
-            await server.closed()
-
-    asyncio.run(main())
+    async with kit.Loopback(handler) as server:
+        client = Client()
+        task = asyncio.ensure_future(client.request("GET", server.url))
+        await started.wait()
+        await client.close()
+        await client.close()
+        with pytest.raises(ConnectionLost):
+            await task
+        with pytest.raises(ClientClosed):
+            await client.request("GET", server.url)
+        await server.closed()
 
 
 # ---- tls and proxies ----------------------------------------------------------------------------------------------
@@ -535,67 +509,58 @@ def certificate(tmp_path):
     return server, ssl.create_default_context(cafile=str(cert))
 
 
-def test_tls(kit, certificate):
+async def test_tls(kit, certificate):
     server_side, client_side = certificate
 
-    async def main():
-        async with kit.Loopback(kit.sequence(kit.response(b"x")), tls=server_side) as server:
-            async with Client(tls=client_side) as client:
-                for _ in range(3):
-                    assert (await client.request("GET", server.url)).body == b"x"
-            assert server.connections == 1
-            await server.closed()
-            async with Client() as strangers:
-                with pytest.raises(NotTrusted, match="certificate is not accepted"):
-                    await strangers.request("GET", server.url)
-
-    asyncio.run(main())
+    async with kit.Loopback(kit.sequence(kit.response(b"x")), tls=server_side) as server:
+        async with Client(tls=client_side) as client:
+            for _ in range(3):
+                assert (await client.request("GET", server.url)).body == b"x"
+        assert server.connections == 1
+        await server.closed()
+        async with Client() as strangers:
+            with pytest.raises(NotTrusted, match="certificate is not accepted"):
+                await strangers.request("GET", server.url)
 
 
-def test_a_server_without_tls_is_not_retried():
+async def test_a_server_without_tls_is_not_retried():
     received: list[bytes] = []
 
-    async def main():
-        gone = asyncio.Event()
+    gone = asyncio.Event()
 
-        class Plain(asyncio.Protocol):
-            def connection_made(self, transport):
-                self.transport = transport
+    class Plain(asyncio.Protocol):
+        def connection_made(self, transport):
+            self.transport = transport
 
-            def data_received(self, data):
-                received.append(data)
-                self.transport.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-                self.transport.close()
+        def data_received(self, data):
+            received.append(data)
+            self.transport.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            self.transport.close()
 
-            def connection_lost(self, exc):
-                gone.set()
+        def connection_lost(self, exc):
+            gone.set()
 
-        loop = asyncio.get_running_loop()
-        async with await loop.create_server(Plain, "127.0.0.1", 0) as server:
-            port = server.sockets[0].getsockname()[1]
-            model = ChatModel(OpenAISettings(base_url=f"https://127.0.0.1:{port}", name="m"))
-            with pytest.raises(ModelUnusable, match=r"it does not speak TLS: .* start with http://\?$") as caught:
-                await model.complete([Message("user", "hi")], [], Sampling())
-            await model.close()
-            await asyncio.wait_for(gone.wait(), 60)
-        assert (caught.value.retryable, len(received)) == (False, 1)
-
-    asyncio.run(main())
+    loop = asyncio.get_running_loop()
+    async with await loop.create_server(Plain, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        model = ChatModel(OpenAISettings(base_url=f"https://127.0.0.1:{port}", name="m"))
+        with pytest.raises(ModelUnusable, match=r"it does not speak TLS: .* start with http://\?$") as caught:
+            await model.complete([Message("user", "hi")], [], Sampling())
+        await model.close()
+        await asyncio.wait_for(gone.wait(), 60)
+    assert (caught.value.retryable, len(received)) == (False, 1)
 
 
-def test_a_tls_server_that_closes_an_idle_connection(kit, certificate):
+async def test_a_tls_server_that_closes_an_idle_connection(kit, certificate):
     server_side, client_side = certificate
 
     async def handler(request, writer):
         writer.write(kit.response(b"x"))
 
-    async def main():
-        async with kit.Loopback(handler, tls=server_side) as server, Client(tls=client_side) as client:
-            for _ in range(2):
-                await client.request("GET", server.url)
-                await server.closed()
-
-    asyncio.run(main())
+    async with kit.Loopback(handler, tls=server_side) as server, Client(tls=client_side) as client:
+        for _ in range(2):
+            await client.request("GET", server.url)
+            await server.closed()
 
 
 async def tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seen: list[str]) -> None:
@@ -616,69 +581,57 @@ async def tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, see
     writer.close()
 
 
-def test_tls_through_a_proxy(kit, certificate):
+async def test_tls_through_a_proxy(kit, certificate):
     server_side, client_side = certificate
 
-    async def main():
-        seen: list[str] = []
-        tasks: list[asyncio.Task[None]] = []
+    seen: list[str] = []
+    tasks: list[asyncio.Task[None]] = []
 
-        def connected(reader, writer):
-            tasks.append(asyncio.get_running_loop().create_task(tunnel(reader, writer, seen)))
+    def connected(reader, writer):
+        tasks.append(asyncio.get_running_loop().create_task(tunnel(reader, writer, seen)))
 
-        async with (
-            kit.Loopback(kit.sequence(kit.response(b"through")), tls=server_side) as server,
-            await asyncio.start_server(connected, "127.0.0.1", 0) as proxy,
-        ):
-            address = f"http://me:pass%20word@127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
-            async with Client(tls=client_side, proxy=address) as client:
-                for _ in range(2):
-                    assert (await client.request("GET", server.url)).body == b"through"
-            await asyncio.gather(*tasks)
-            (head,) = seen
-            assert head.startswith(f"CONNECT 127.0.0.1:{server.port} HTTP/1.1\r\n")
-            assert "Proxy-Authorization: Basic bWU6cGFzcyB3b3Jk\r\n" in head
-
-    asyncio.run(main())
+    async with (
+        kit.Loopback(kit.sequence(kit.response(b"through")), tls=server_side) as server,
+        await asyncio.start_server(connected, "127.0.0.1", 0) as proxy,
+    ):
+        address = f"http://me:pass%20word@127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
+        async with Client(tls=client_side, proxy=address) as client:
+            for _ in range(2):
+                assert (await client.request("GET", server.url)).body == b"through"
+        await asyncio.gather(*tasks)
+        (head,) = seen
+        assert head.startswith(f"CONNECT 127.0.0.1:{server.port} HTTP/1.1\r\n")
+        assert "Proxy-Authorization: Basic bWU6cGFzcyB3b3Jk\r\n" in head
 
 
-def test_a_proxy_that_refuses(kit):
-    async def main():
-        async with kit.Loopback(kit.sequence(kit.response(b"no", 407))) as proxy, Client(proxy=proxy.url) as client:
-            words = rf"https://\[::1\]/ \(through the proxy {proxy.url}\): it refused the tunnel with status 407"
-            with pytest.raises(ConnectFailed, match=words):
-                await client.request("GET", "https://[::1]/")
-            assert proxy.requests[0].path == "[::1]:443"
-
-    asyncio.run(main())
+async def test_a_proxy_that_refuses(kit):
+    async with kit.Loopback(kit.sequence(kit.response(b"no", 407))) as proxy, Client(proxy=proxy.url) as client:
+        words = rf"https://\[::1\]/ \(through the proxy {proxy.url}\): it refused the tunnel with status 407"
+        with pytest.raises(ConnectFailed, match=words):
+            await client.request("GET", "https://[::1]/")
+        assert proxy.requests[0].path == "[::1]:443"
 
 
-def test_a_proxy_that_is_not_there_is_named_without_its_password():
-    async def main():
-        with free_port() as port:
-            async with Client(proxy=f"http://me:pass@127.0.0.1:{port}") as client:
+async def test_a_proxy_that_is_not_there_is_named_without_its_password():
+    with free_port() as port:
+        async with Client(proxy=f"http://me:pass@127.0.0.1:{port}") as client:
+            with pytest.raises(ConnectFailed, match=r"\(through the proxy http://127.0.0.1:\d+\): connection refused"):
                 await client.request("GET", "http://example.invalid/")
 
-    with pytest.raises(ConnectFailed, match=r"\(through the proxy http://127.0.0.1:\d+\): connection refused"):
-        asyncio.run(main())
 
-
-def test_plain_http_through_a_proxy(kit):
-    async def main():
-        async with kit.Loopback(kit.sequence(kit.response(b"x"))) as proxy:
-            async with Client(proxy=proxy.url.replace("://", "://me:pw@")) as client:
-                await client.request("GET", "http://example.invalid/p?q=1")
-            (request,) = proxy.requests
-            assert request.path == "http://example.invalid/p?q=1"
-            assert request.headers["proxy-authorization"] == "Basic bWU6cHc="
-
-    asyncio.run(main())
+async def test_plain_http_through_a_proxy(kit):
+    async with kit.Loopback(kit.sequence(kit.response(b"x"))) as proxy:
+        async with Client(proxy=proxy.url.replace("://", "://me:pw@")) as client:
+            await client.request("GET", "http://example.invalid/p?q=1")
+        (request,) = proxy.requests
+        assert request.path == "http://example.invalid/p?q=1"
+        assert request.headers["proxy-authorization"] == "Basic bWU6cHc="
 
 
 # ---- many large responses -----------------------------------------------------------------------------------------
 
 
-def fetch_large(kit, count: int, size: int, limit: int, *, handler=None, tls=None, trust=None, **options):
+async def fetch_large(kit, count: int, size: int, limit: int, *, handler=None, tls=None, trust=None, **options):
     """Fetch so many bodies of that size at once, under a budget; returns bodies or errors, and the budget."""
     budget = ByteBudget(limit)
 
@@ -692,31 +645,31 @@ def fetch_large(kit, count: int, size: int, limit: int, *, handler=None, tls=Non
             async with asyncio.timeout(60):
                 return await asyncio.gather(*asking, return_exceptions=True)
 
-    got = asyncio.run(main())
+    got = await main()
     assert budget.used == 0, "what was counted is given back"
     return [each.body if isinstance(each, http.Response) else each for each in got], budget
 
 
-def test_the_bytes_of_all_responses_together_are_bounded(kit):
-    bodies, budget = fetch_large(kit, 12, 3 << 20, limit=4 << 20)
+async def test_the_bytes_of_all_responses_together_are_bounded(kit):
+    bodies, budget = await fetch_large(kit, 12, 3 << 20, limit=4 << 20)
     assert [len(body) for body in bodies] == [3 << 20] * 12
     assert budget.peak <= (4 << 20) + (3 << 20) + 12 * (256 << 10), "of 36 MiB"
 
 
-def test_responses_that_are_each_larger_than_the_budget_pass_one_by_one(kit):
-    bodies, budget = fetch_large(kit, 4, 3 << 20, limit=1 << 20)
+async def test_responses_that_are_each_larger_than_the_budget_pass_one_by_one(kit):
+    bodies, budget = await fetch_large(kit, 4, 3 << 20, limit=1 << 20)
     assert [len(body) for body in bodies] == [3 << 20] * 4
     assert budget.peak <= (1 << 20) + (3 << 20) + 4 * (256 << 10)
 
 
-def test_large_responses_are_bounded_over_tls_too(kit, certificate):
+async def test_large_responses_are_bounded_over_tls_too(kit, certificate):
     serving, trust = certificate
-    bodies, budget = fetch_large(kit, 6, 2 << 20, limit=1 << 20, tls=serving, trust=trust)
+    bodies, budget = await fetch_large(kit, 6, 2 << 20, limit=1 << 20, tls=serving, trust=trust)
     assert [len(body) for body in bodies] == [2 << 20] * 6
     assert budget.peak <= (1 << 20) + (2 << 20) + 6 * (512 << 10)
 
 
-def test_a_large_response_that_hangs_does_not_hold_the_others_for_ever(kit):
+async def test_a_large_response_that_hangs_does_not_hold_the_others_for_ever(kit):
     """The first response fills the budget and stops. Small ones pass at once, large ones when it has failed."""
 
     async def handler(request, writer):
@@ -726,45 +679,43 @@ def test_a_large_response_that_hangs_does_not_hold_the_others_for_ever(kit):
         return await asyncio.sleep(60)
 
     limits = Timeouts(silence=0.3)
-    (hung, *rest), _ = fetch_large(kit, 5, 0, limit=1 << 20, handler=handler, timeouts=limits)
+    (hung, *rest), _ = await fetch_large(kit, 5, 0, limit=1 << 20, handler=handler, timeouts=limits)
     assert isinstance(hung, TimedOut)
     assert [len(body) for body in rest] == [1000, 2 << 20, 2 << 20, 2 << 20]
 
 
-def test_a_response_over_its_own_limit_is_refused_under_a_budget_too(kit):
-    got, _ = fetch_large(kit, 6, 4 << 20, limit=1 << 20, response_bytes=2 << 20)
+async def test_a_response_over_its_own_limit_is_refused_under_a_budget_too(kit):
+    got, _ = await fetch_large(kit, 6, 4 << 20, limit=1 << 20, response_bytes=2 << 20)
     assert all(isinstance(each, ResponseTooLarge) for each in got)
 
 
-def test_cancelled_requests_give_back_their_bytes(kit):
+async def test_cancelled_requests_give_back_their_bytes(kit):
     budget = ByteBudget(1 << 20)
 
-    async def main():
-        started = asyncio.Event()
+    started = asyncio.Event()
 
-        async def handler(request, writer):
-            if request.path == "/whole":
-                return kit.response(b"x" * (2 << 20))
-            writer.write(kit.response(b"x" * (4 << 20))[: 2 << 20])
-            await writer.drain()
-            started.set()
-            return await asyncio.sleep(60)
+    async def handler(request, writer):
+        if request.path == "/whole":
+            return kit.response(b"x" * (2 << 20))
+        writer.write(kit.response(b"x" * (4 << 20))[: 2 << 20])
+        await writer.drain()
+        started.set()
+        return await asyncio.sleep(60)
 
-        async with kit.Loopback(handler) as server, Client(budget=lambda: budget) as client:
-            half = [asyncio.ensure_future(client.request("GET", server.url + "/half")) for _ in range(2)]
-            await started.wait()
-            whole = asyncio.ensure_future(client.request("GET", server.url + "/whole"))
-            await asyncio.sleep(0.01)
-            for each in half:
-                each.cancel()
-            async with asyncio.timeout(60):
-                return len((await whole).body)
-
-    assert asyncio.run(main()) == 2 << 20
+    async with kit.Loopback(handler) as server, Client(budget=lambda: budget) as client:
+        half = [asyncio.ensure_future(client.request("GET", server.url + "/half")) for _ in range(2)]
+        await started.wait()
+        whole = asyncio.ensure_future(client.request("GET", server.url + "/whole"))
+        await asyncio.sleep(0.01)
+        for each in half:
+            each.cancel()
+        async with asyncio.timeout(60):
+            result = len((await whole).body)
+    assert result == 2 << 20
     assert budget.used == 0
 
 
-def test_an_idle_connection_does_not_keep_the_last_body(kit):
+async def test_an_idle_connection_does_not_keep_the_last_body(kit):
     async def main():
         answer = kit.response(b"x" * (8 << 20))
         async with kit.Loopback(kit.sequence(answer)) as server, Client() as client:
@@ -776,13 +727,134 @@ def test_an_idle_connection_does_not_keep_the_last_body(kit):
             finally:
                 tracemalloc.stop()
 
-    assert asyncio.run(main()) < 4 << 20
+    assert await main() < 4 << 20
 
 
-def test_model_servers_share_one_budget_per_event_loop(kit):
-    async def main():
-        return http.get_shared_budget(), http.get_shared_budget()
+async def test_model_servers_share_one_budget_per_event_loop():
+    async def get_budget():
+        return http.get_shared_budget()
 
-    first, second = asyncio.run(main())
-    assert first is second
-    assert asyncio.run(main())[0] is not first
+    first = http.get_shared_budget()
+    assert http.get_shared_budget() is first
+    assert await asyncio.to_thread(asyncio.run, get_budget()) is not first
+
+
+# ---- unix sockets -------------------------------------------------------------------------------------------------
+
+
+def test_requests_over_a_unix_socket(tmp_path: Path):
+    """The host of the URL is only a name."""
+    path, heads = str(tmp_path / "s"), list[bytes]()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for _ in range(2):
+            heads.append(await reader.readuntil(b"\r\n\r\n"))
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi")
+        await reader.read()
+        writer.close()
+
+    async def main() -> None:
+        server = await asyncio.start_unix_server(serve, path)
+        async with Client(unix=path) as client:
+            for _ in range(2):
+                assert (await client.request("GET", "http://engine/info?a=b")).body == b"hi"
+        server.close()
+        await server.wait_closed()
+
+    asyncio.run(main())
+    assert heads == [b"GET /info?a=b HTTP/1.1\r\nHost: engine\r\n\r\n"] * 2
+
+
+def test_a_unix_socket_that_is_not_there(tmp_path: Path):
+    async def main() -> None:
+        async with Client(unix=str(tmp_path / "none")) as client:
+            with pytest.raises(ConnectFailed, match="http://engine/: No such file") as caught:
+                await client.request("GET", "http://engine")
+            assert isinstance(caught.value.__cause__, FileNotFoundError)
+
+    asyncio.run(main())
+
+
+# ---- retries ------------------------------------------------------------------------------------------------------
+
+
+class Waits:
+    """Takes the place of `asyncio.sleep`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self.seconds = list[float]()
+        monkeypatch.setattr(asyncio, "sleep", self.wait)
+
+    async def wait(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+
+
+def send_each(*outcomes: Response | Exception):
+    """Sends requests with these outcomes, one after the other."""
+    left = list(outcomes)
+
+    async def send() -> Response:
+        outcome = left.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    return send, left
+
+
+def answer(status: int, **headers: str) -> Response:
+    return Response(status, [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()], b"")
+
+
+is_busy = partial(int.__le__, 500)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "status", "waits"),
+    [
+        ([answer(200)], 200, []),
+        ([answer(404)], 404, []),
+        ([answer(503), answer(200)], 200, [1.0]),
+        ([ConnectionLost("x"), answer(500), answer(200)], 200, [1.0, 2.0]),
+        ([answer(500), answer(500), answer(503)], 503, [1.0, 2.0]),
+        ([answer(503, retry_after="7"), answer(503, retry_after="99"), answer(200)], 200, [7.0, 30.0]),
+    ],
+)
+def test_busy_servers_are_asked_again(monkeypatch, outcomes, status: int, waits: list[float]):
+    taken = Waits(monkeypatch)
+    send, left = send_each(*outcomes)
+    assert asyncio.run(send_with_retries(send, (1.0, 2.0), is_busy)).status == status
+    assert taken.seconds == waits and left == []
+
+
+def test_the_error_of_the_last_attempt_is_raised(monkeypatch):
+    Waits(monkeypatch)
+    send, _ = send_each(answer(500), TimedOut("first"), ConnectFailed("last"))
+    with pytest.raises(ConnectFailed, match="last"):
+        asyncio.run(send_with_retries(send, (0.0, 0.0), is_busy))
+
+
+def test_other_errors_are_not_retried():
+    send, left = send_each(ValueError("a header"), answer(200))
+    with pytest.raises(ValueError, match="a header"):
+        asyncio.run(send_with_retries(send, (0.0,), is_busy))
+    assert len(left) == 1
+
+
+@pytest.mark.parametrize(
+    ("header", "value", "seconds"),
+    [
+        ("Retry-After", "3", 3.0),
+        ("retry-after", "0.5", 0.5),
+        ("Retry-After", formatdate(1060, usegmt=True), 60.0),
+        ("Retry-After", formatdate(900, usegmt=True), 0.0),
+        ("Retry-After", "soon", None),
+        ("Retry-After", "-5", None),
+        ("Retry-After", "inf", None),
+        ("Retry-After", "nan", None),
+        ("retry-after-ms", "250", 0.25),
+        ("Other", "1", None),
+    ],
+)
+def test_retry_after(header, value, seconds):
+    assert read_retry_after(Response(429, [(header.encode(), value.encode())], b""), now=1000.0) == seconds

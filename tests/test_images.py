@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.build import make_rollout, make_task
 
+from ludus.encoding import to_json
 from ludus.errors import ConfigError, Unsupported
 from ludus.images import (
     decode_url,
@@ -17,12 +18,13 @@ from ludus.images import (
     extract_images,
     read_image,
     refuse_images,
+    restore_images,
     split_parts,
 )
 from ludus.models.anthropic import build_request as build_anthropic
 from ludus.models.openai import build_request as build_openai
 from ludus.store import RunDir
-from ludus.types import Image, Message, Sampling, to_json
+from ludus.types import Image, Message, Sampling
 
 
 def make_png() -> bytes:
@@ -120,6 +122,8 @@ def test_a_picture_in_json_becomes_a_file_and_a_text_about_one_does_not():
     ((name, data),) = saved.items()
     assert data == make_png()
     assert json.loads(body) == [{"url": name, "at": 3}]
+    assert restore_images(body, saved.__getitem__) == to_json([Image(PNG, 3)])
+    assert restore_images(to_json({"said": f'["{name}"]', "content": name}), saved.__getitem__).count(PNG.encode()) == 0
 
 
 def test_a_run_directory_has_each_picture_once(tmp_path: Path):
@@ -129,6 +133,9 @@ def test_a_run_directory_has_each_picture_once(tmp_path: Path):
             run.put(key, make_rollout(task=task, opening=(Message("user", "hi", images=(Image(PNG, 2),)),)))
         run.append("sessions.jsonl", to_json({"messages": [QUESTION]}))
         stored = run.get("one")
+        assert stored is not None
+        whole = run.restore_images(stored)
+    assert (whole.task, whole.opening[0].images) == (task, (Image(PNG, 2),))
     (file,) = (tmp_path / "run" / "images").iterdir()
     assert file.read_bytes() == make_png()
     assert stored is not None

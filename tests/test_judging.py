@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.sandbox_kit import make_pool
 
-from ludus.agent import Limits, Policy
 from ludus.env import Env
 from ludus.errors import BudgetExhausted, ModelError, ModelUnusable, SandboxError, SlotEvidence
 from ludus.judging import FilesUnusable, open_judging_slot
 from ludus.models.scripted import ScriptedModel, call, say
-from ludus.rollout import Job, run, run_retrying
+from ludus.policy import Limits, Policy
+from ludus.rollout import run, run_retrying
+from ludus.runner import Job, Runner, RunOptions
 from ludus.sandbox import WORKSPACE, ExecResult, Sandbox, SandboxSpec
 from ludus.sandbox.archive import ArchiveEntry, ArchiveTooLarge, make_archive, read_entries
 from ludus.tools import Tool, tool
@@ -100,7 +101,7 @@ def judge_content(content: str | None) -> Score:
     return Score.of(float(content == "good"))
 
 
-def run_faulty(
+async def run_faulty(
     fail: Fail = lambda number, operation: None,
     verify: Verify = judge_content,
     *,
@@ -165,9 +166,9 @@ def run_faulty(
         env = Judged() if solution is None else Solved()
         policy = Policy(ScriptedModel(script), limits=Limits(turns=3))
         async with make_pool(create, max_slots=1, acquire_seconds=30.0) as pool:
-            return await run_retrying(Job(TASK, policy), env, pool, retries=retries)
+            return await run_retrying(Job(TASK, policy), Runner(env, pool, options=RunOptions(retries=retries)))
 
-    return asyncio.run(go()), counts
+    return await go(), counts
 
 
 def fail_in(operation: str, error: Exception, numbers: Callable[[int], bool] = lambda number: number == 1) -> Fail:
@@ -193,41 +194,41 @@ def assert_failed(rollout: Rollout, boundary: str) -> None:
 
 @pytest.mark.parametrize("operation", ["exec", "settle", "pack"])
 @pytest.mark.parametrize(("evidence", "slots"), [({}, 2), ({"inside": "all memory is used"}, 1)])
-def test_an_agent_that_breaks_its_slot_gets_a_zero_at_once(operation: str, evidence: dict[str, str], slots: int):
-    rollout, counts = run_faulty(fail_in(operation, broken(**evidence)))
+async def test_an_agent_that_breaks_its_slot_gets_a_zero_at_once(operation: str, evidence: dict[str, str], slots: int):
+    rollout, counts = await run_faulty(fail_in(operation, broken(**evidence)))
     assert_zero(rollout, "The agent broke its slot", *evidence.values())
     assert (counts.acted, counts.verified, counts.slots) == (1, 0, slots)
     assert rollout.provenance.attempt == 1
 
 
 @pytest.mark.parametrize("operation", ["exec", "settle", "pack"])
-def test_a_slot_that_the_world_ended_is_a_failure_and_the_rollout_is_run_again(operation: str):
-    rollout, counts = run_faulty(fail_in(operation, broken(outside="the connection broke")))
+async def test_a_slot_that_the_world_ended_is_a_failure_and_the_rollout_is_run_again(operation: str):
+    rollout, counts = await run_faulty(fail_in(operation, broken(outside="the connection broke")))
     assert (rollout.score, rollout.provenance.attempt) == (Score.of(1.0), 2)
     assert (counts.acted, counts.verified, counts.slots) == (2, 1, 3)
-    rollout, counts = run_faulty(fail_in(operation, broken(outside="the connection broke"), lambda number: True))
+    rollout, counts = await run_faulty(fail_in(operation, broken(outside="the connection broke"), lambda number: True))
     assert_failed(rollout, "sandbox")
     assert (counts.acted, counts.verified, counts.slots) == (1 + RETRIES, 0, 1 + RETRIES)
 
 
 @pytest.mark.parametrize("operation", ["exec", "settle", "pack"])
-def test_a_slot_that_ends_while_no_other_can_be_had_is_a_failure(operation: str):
+async def test_a_slot_that_ends_while_no_other_can_be_had_is_a_failure(operation: str):
     def fail(number: int, name: str) -> Exception | None:
         return broken() if (number, name) in ((1, operation), (2, "exec")) else None
 
-    rollout, counts = run_faulty(fail)
+    rollout, counts = await run_faulty(fail)
     assert (rollout.score, rollout.provenance.attempt) == (Score.of(1.0), 2)
     assert counts.acted == 2
 
 
-def test_a_slot_that_dies_before_the_agent_has_acted_is_never_its_fault():
-    rollout, counts = run_faulty(fail_in("write", broken(inside="all memory is used")))
+async def test_a_slot_that_dies_before_the_agent_has_acted_is_never_its_fault():
+    rollout, counts = await run_faulty(fail_in("write", broken(inside="all memory is used")))
     assert (rollout.score, rollout.provenance.attempt) == (Score.of(1.0), 2)
     assert counts.acted == 1
 
 
-def test_the_reply_that_broke_the_slot_is_on_the_record():
-    rollout, _ = run_faulty(fail_in("exec", broken(inside="x")))
+async def test_the_reply_that_broke_the_slot_is_on_the_record():
+    rollout, _ = await run_faulty(fail_in("exec", broken(inside="x")))
     (turn,) = rollout.turns
     assert [each.name for each in turn.completion.message.calls] == ["put"]
     assert turn.results == ()
@@ -237,34 +238,34 @@ def test_the_reply_that_broke_the_slot_is_on_the_record():
 
 
 @pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), ValueError("no archive"), OSError("x")])
-def test_files_that_cannot_be_read_are_the_agents_fault(error: Exception):
-    rollout, counts = run_faulty(fail_in("pack", error))
+async def test_files_that_cannot_be_read_are_the_agents_fault(error: Exception):
+    rollout, counts = await run_faulty(fail_in("pack", error))
     assert_zero(rollout, "The files left behind cannot be read")
     assert (counts.acted, counts.verified, counts.slots) == (1, 0, 1)
 
 
-def test_files_that_are_too_large_are_the_agents_fault():
-    rollout, _ = run_faulty(fail_in("pack", ArchiveTooLarge(WORKSPACE, 5)))
+async def test_files_that_are_too_large_are_the_agents_fault():
+    rollout, _ = await run_faulty(fail_in("pack", ArchiveTooLarge(WORKSPACE, 5)))
     assert_zero(rollout, "larger than the limit of 5 bytes")
 
 
-def test_a_backend_that_cannot_be_reached_is_not_the_agents_fault():
-    rollout, counts = run_faulty(fail_in("pack", ConnectionResetError("gone")))
+async def test_a_backend_that_cannot_be_reached_is_not_the_agents_fault():
+    rollout, counts = await run_faulty(fail_in("pack", ConnectionResetError("gone")))
     assert (rollout.score, rollout.provenance.attempt, counts.acted) == (Score.of(1.0), 2, 2)
 
 
-def test_files_that_take_too_long_to_read_are_the_agents_fault_if_slots_can_be_had():
-    rollout, counts = run_faulty(fail_in("pack", TimeoutError("late")))
+async def test_files_that_take_too_long_to_read_are_the_agents_fault_if_slots_can_be_had():
+    rollout, counts = await run_faulty(fail_in("pack", TimeoutError("late")))
     assert_zero(rollout, "late")
     assert (counts.acted, counts.slots) == (1, 2)
 
 
-def test_files_that_cannot_be_written_into_a_fresh_slot_are_tried_again_and_then_the_agents_fault():
+async def test_files_that_cannot_be_written_into_a_fresh_slot_are_tried_again_and_then_the_agents_fault():
     error = OSError(28, "No space left on device")
-    rollout, counts = run_faulty(fail_in("unpack", error, lambda number: number == 2))
+    rollout, counts = await run_faulty(fail_in("unpack", error, lambda number: number == 2))
     assert rollout.score == Score.of(1.0)
     assert (counts.acted, counts.verified) == (1, 1)
-    rollout, counts = run_faulty(fail_in("unpack", error, lambda number: True))
+    rollout, counts = await run_faulty(fail_in("unpack", error, lambda number: True))
     assert_zero(rollout, "cannot be copied into a fresh slot: No space left on device")
     assert (counts.acted, counts.verified, counts.slots) == (1, 0, 1 + 1 + RETRIES + 1)
 
@@ -272,7 +273,7 @@ def test_files_that_cannot_be_written_into_a_fresh_slot_are_tried_again_and_then
 # ---- the fresh slot -----------------------------------------------------------------------------------------------
 
 
-def test_a_fresh_slot_that_cannot_be_set_up_is_made_again_and_the_agent_does_not_act_again():
+async def test_a_fresh_slot_that_cannot_be_set_up_is_made_again_and_the_agent_does_not_act_again():
     def breaks(numbers: Callable[[int], bool]) -> Callable[[int], None]:
         def setup(number: int) -> None:
             if numbers(number):
@@ -280,20 +281,20 @@ def test_a_fresh_slot_that_cannot_be_set_up_is_made_again_and_the_agent_does_not
 
         return setup
 
-    rollout, counts = run_faulty(setup=breaks(lambda number: number in (2, 3)))
+    rollout, counts = await run_faulty(setup=breaks(lambda number: number in (2, 3)))
     assert rollout.score == Score.of(1.0)
     assert (counts.acted, counts.verified, counts.slots) == (1, 1, 4)
-    rollout, counts = run_faulty(setup=breaks(lambda number: number > 1))
+    rollout, counts = await run_faulty(setup=breaks(lambda number: number > 1))
     assert_failed(rollout, "setup")
     assert rollout.failure is not None and not rollout.failure.retryable
     assert (counts.acted, counts.verified, counts.slots) == (1, 0, 1 + 1 + RETRIES)
 
 
-def test_a_fresh_slot_that_the_world_ends_under_verify_costs_no_second_turn():
+async def test_a_fresh_slot_that_the_world_ends_under_verify_costs_no_second_turn():
     error = broken(outside="the host is gone")
-    rollout, counts = run_faulty(fail_in("read", error, lambda number: number == 2))
+    rollout, counts = await run_faulty(fail_in("read", error, lambda number: number == 2))
     assert (rollout.score, counts.acted, counts.verified) == (Score.of(1.0), 1, 2)
-    rollout, counts = run_faulty(fail_in("read", error, lambda number: number > 1))
+    rollout, counts = await run_faulty(fail_in("read", error, lambda number: number > 1))
     assert_failed(rollout, "sandbox")
     assert (counts.acted, counts.verified) == (1, 1 + RETRIES)
 
@@ -311,15 +312,15 @@ def raise_for(*contents: str | None) -> Verify:
 
 
 @pytest.mark.parametrize("verify_in", ["fresh", "same"])
-def test_files_that_break_the_verifier_are_a_zero(verify_in: Any):
-    rollout, counts = run_faulty(verify=raise_for("evil"), writes="evil", verify_in=verify_in)
+async def test_files_that_break_the_verifier_are_a_zero(verify_in: Any):
+    rollout, counts = await run_faulty(verify=raise_for("evil"), writes="evil", verify_in=verify_in)
     assert_zero(rollout, "The verifier works without it", "invalid start byte")
     assert (counts.acted, counts.verified) == (1, 1 + RETRIES + 1)
 
 
 @pytest.mark.parametrize("verify_in", ["fresh", "same"])
-def test_a_verifier_that_always_breaks_is_a_failure_and_the_turns_are_bought_once(verify_in: Any):
-    rollout, counts = run_faulty(verify=raise_for("good", None), verify_in=verify_in)
+async def test_a_verifier_that_always_breaks_is_a_failure_and_the_turns_are_bought_once(verify_in: Any):
+    rollout, counts = await run_faulty(verify=raise_for("good", None), verify_in=verify_in)
     assert_failed(rollout, "verifier")
     assert rollout.failure is not None and not rollout.failure.retryable
     assert "invalid start byte" in rollout.failure.message
@@ -327,7 +328,7 @@ def test_a_verifier_that_always_breaks_is_a_failure_and_the_turns_are_bought_onc
 
 
 @pytest.mark.parametrize("verify_in", ["fresh", "same"])
-def test_a_verifier_that_breaks_once_is_run_again_on_the_same_files(verify_in: Any):
+async def test_a_verifier_that_breaks_once_is_run_again_on_the_same_files(verify_in: Any):
     calls: list[str | None] = []
 
     def verify(content: str | None) -> Score:
@@ -336,22 +337,24 @@ def test_a_verifier_that_breaks_once_is_run_again_on_the_same_files(verify_in: A
             raise RuntimeError("sporadic")
         return judge_content(content)
 
-    rollout, counts = run_faulty(verify=verify, verify_in=verify_in)
+    rollout, counts = await run_faulty(verify=verify, verify_in=verify_in)
     assert rollout.score == Score.of(1.0)
     assert rollout.stop is StopReason.FINISHED
     assert (counts.acted, calls) == (1, ["good", "good"])
 
 
-def test_an_agent_that_writes_nothing_cannot_hide_behind_a_verifier_that_needs_a_file():
-    rollout, counts = run_faulty(verify=raise_for(None), writes=None, solution="good")
+async def test_an_agent_that_writes_nothing_cannot_hide_behind_a_verifier_that_needs_a_file():
+    rollout, counts = await run_faulty(verify=raise_for(None), writes=None, solution="good")
     assert_zero(rollout, "The verifier works without it")
     assert (counts.verified, counts.solved) == (1 + RETRIES + 2, 1)
-    rollout, counts = run_faulty(verify=raise_for(None), writes=None)
+    rollout, counts = await run_faulty(verify=raise_for(None), writes=None)
     assert_failed(rollout, "verifier")
 
 
-def test_a_verifier_that_returns_no_score_for_the_agents_files_alone_is_a_zero():
-    rollout, counts = run_faulty(verify=lambda content: None if content == "evil" else Score.of(0.0), writes="evil")
+async def test_a_verifier_that_returns_no_score_for_the_agents_files_alone_is_a_zero():
+    rollout, counts = await run_faulty(
+        verify=lambda content: None if content == "evil" else Score.of(0.0), writes="evil"
+    )
     assert_zero(rollout, "returned NoneType, not a Score")
     assert counts.verified == 1 + 1
 
@@ -365,48 +368,48 @@ def raise_model_error(retryable: bool) -> Verify:
     return verify
 
 
-def test_a_judges_server_that_is_down_is_a_failure_and_one_that_refuses_these_files_is_a_zero():
-    rollout, counts = run_faulty(verify=raise_model_error(True), writes="evil")
+async def test_a_judges_server_that_is_down_is_a_failure_and_one_that_refuses_these_files_is_a_zero():
+    rollout, counts = await run_faulty(verify=raise_model_error(True), writes="evil")
     assert_failed(rollout, "model")
     assert (counts.acted, counts.verified) == (1, 1 + RETRIES)
-    rollout, counts = run_faulty(verify=raise_model_error(False), writes="evil")
+    rollout, counts = await run_faulty(verify=raise_model_error(False), writes="evil")
     assert_zero(rollout, "the judge refused")
     assert (counts.acted, counts.verified) == (1, 1 + 1)
 
 
 @pytest.mark.parametrize("error", [ModelUnusable("no key"), BudgetExhausted("spent")])
-def test_what_stops_the_run_stops_it_in_verify_too(error: Exception):
+async def test_what_stops_the_run_stops_it_in_verify_too(error: Exception):
     def verify(content: str | None) -> Score:
         raise error
 
     with pytest.raises(type(error)):
-        run_faulty(verify=verify)
+        await run_faulty(verify=verify)
 
 
 @pytest.mark.parametrize("error", [ModelUnusable("no key"), BudgetExhausted("spent")])
-def test_what_stops_the_run_stops_it_in_the_check_of_the_verifier_too(error: Exception):
+async def test_what_stops_the_run_stops_it_in_the_check_of_the_verifier_too(error: Exception):
     def verify(content: str | None) -> Score:
         raise error if content is None else ValueError("the agent's file")
 
     with pytest.raises(type(error)):
-        run_faulty(verify=verify)
+        await run_faulty(verify=verify)
 
 
-def test_code_of_the_agent_that_breaks_the_judging_slot_is_a_zero():
+async def test_code_of_the_agent_that_breaks_the_judging_slot_is_a_zero():
     def fail(number: int, operation: str) -> Exception | None:
         return broken(inside="all memory is used") if (number, operation) == (2, "read") else None
 
-    rollout, counts = run_faulty(fail)
+    rollout, counts = await run_faulty(fail)
     assert_zero(rollout, "all memory is used")
     assert (counts.acted, counts.verified) == (1, 2)
 
 
-def test_in_the_same_slot_a_slot_that_the_world_took_is_run_again_and_one_that_hangs_is_a_zero():
+async def test_in_the_same_slot_a_slot_that_the_world_took_is_run_again_and_one_that_hangs_is_a_zero():
     lost = fail_in("read", broken(outside="the host is gone"))
-    rollout, counts = run_faulty(lost, verify_in="same")
+    rollout, counts = await run_faulty(lost, verify_in="same")
     assert (rollout.score, rollout.provenance.attempt, counts.acted) == (Score.of(1.0), 2, 2)
     hangs = fail_in("read", broken())
-    rollout, counts = run_faulty(hangs, verify_in="same")
+    rollout, counts = await run_faulty(hangs, verify_in="same")
     assert_zero(rollout, "the slot ended")
     assert (counts.acted, counts.verified) == (1, 2)
 
@@ -420,14 +423,14 @@ def test_an_answer_that_breaks_a_verifier_without_a_slot_is_a_zero():
             return Score.of(float(int(rollout.answer or "0") == 7))
 
     def act(answer: str) -> Rollout:
-        return asyncio.run(run_retrying(Job(TASK, Policy(ScriptedModel([answer]))), Numbers(), None))
+        return asyncio.run(run_retrying(Job(TASK, Policy(ScriptedModel([answer]))), Runner(Numbers())))
 
     assert act("7").score == Score.of(1.0)
     assert_zero(act("9" * 5000), "Exceeds the limit")
     assert_zero(act("seven"), "invalid literal")
 
 
-def test_without_retries_verify_runs_once():
+async def test_without_retries_verify_runs_once():
     class Breaks(Env, frozen=True):
         name: ClassVar[str] = "breaks"
         sandbox: ClassVar[SandboxSpec | None] = None
@@ -437,24 +440,25 @@ def test_without_retries_verify_runs_once():
             raise RuntimeError("always")
 
     calls: list[str] = []
-    rollout = asyncio.run(run(Job(TASK, Policy(ScriptedModel(["x"]))), Breaks(), None))
+    runner = Runner(Breaks(), options=RunOptions(retries=0))
+    rollout = await run(Job(TASK, Policy(ScriptedModel(["x"]))), runner)
     assert_failed(rollout, "verifier")
     assert calls == ["x", ""], "once for the agent, once without it"
 
 
-def test_the_judging_slot_of_a_check_says_what_is_wrong_with_files():
+async def test_the_judging_slot_of_a_check_says_what_is_wrong_with_files():
     async def go(fail: Fail) -> None:
         async def create(spec: SandboxSpec) -> Sandbox:
             return MemorySlot(1, fail)  # pyright: ignore[reportReturnType]
 
         async with make_pool(create) as pool, pool.lease(SandboxSpec()) as box:
             await box.write("f", b"left")
-            async with open_judging_slot(Env(), TASK, box, pool, Limits()) as place:
+            async with open_judging_slot(TASK, box, Runner(Env(), pool), Limits()) as place:
                 assert await place.read("f") == b"left"
 
-    asyncio.run(go(lambda number, operation: None))
+    await go(lambda number, operation: None)
     with pytest.raises(FilesUnusable, match="larger than the limit"):
-        asyncio.run(go(fail_in("pack", ArchiveTooLarge(WORKSPACE, 5))))
+        await go(fail_in("pack", ArchiveTooLarge(WORKSPACE, 5)))
 
 
 # ---- all at once --------------------------------------------------------------------------------------------------
@@ -474,7 +478,7 @@ FAULTS = st.dictionaries(
 
 @settings(max_examples=300)
 @given(faults=FAULTS, verify_in=st.sampled_from(["fresh", "same"]), content=st.sampled_from(["good", "evil"]))
-def test_whatever_fails_the_agent_acts_again_only_if_the_world_took_its_work(
+async def test_whatever_fails_the_agent_acts_again_only_if_the_world_took_its_work(
     faults: dict[tuple[int, str], str], verify_in: Any, content: str
 ):
     met: list[tuple[int, str, str]] = []
@@ -486,7 +490,7 @@ def test_whatever_fails_the_agent_acts_again_only_if_the_world_took_its_work(
         met.append((number, operation, kind))
         return ERRORS[kind]()
 
-    rollout, counts = run_faulty(fail, raise_for("evil"), writes=content, verify_in=verify_in)
+    rollout, counts = await run_faulty(fail, raise_for("evil"), writes=content, verify_in=verify_in)
     assert (rollout.score is None) != (rollout.failure is None)
     assert counts.acted <= 1 + RETRIES
     assert counts.verified <= counts.acted * (1 + RETRIES + 1)

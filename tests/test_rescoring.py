@@ -1,6 +1,5 @@
 """Judge stored rollouts again: what can be judged, and old and new scores side by side."""
 
-import asyncio
 from typing import ClassVar, Literal
 
 import msgspec
@@ -8,20 +7,20 @@ import pytest
 from tests.build import make_rollout, make_task, make_turn
 from tests.sandbox_kit import make_pool
 
-from ludus.agent import Limits, Policy
+from ludus.engine import address_jobs, compute_rollout_key, run_stored
 from ludus.env import Env
 from ludus.models.scripted import ScriptedModel, call
+from ludus.policy import Policy
 from ludus.rescoring import (
     BROKE_SLOT,
     Rescored,
     RescoreTally,
-    Rescoring,
     find_obstacle,
     read_tasks_of,
+    rescore,
     restore_acted,
 )
-from ludus.rollout import Job
-from ludus.runner import address_jobs, compute_rollout_key, run_stored
+from ludus.runner import Job, Runner, RunOptions
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.sandbox.local.unisolated import Local
 from ludus.store import RunDir
@@ -96,7 +95,7 @@ def test_tasks_are_those_of_the_splits_of_the_rollouts():
     assert read_tasks_of([make_rollout(task=make_task(split="test"))], Writing(), "test") == {}
 
 
-def run_and_rescore(path, env: Env, judge: Env, word: str) -> tuple[list[Rollout], list[Rescored]]:
+async def run_and_rescore(path, env: Env, judge: Env, word: str) -> tuple[list[Rollout], list[Rescored]]:
     """Run one task with an agent that writes a word, then judge it with `judge`."""
     stored: list[Rollout] = []
     rescored: list[Rescored] = []
@@ -109,33 +108,34 @@ def run_and_rescore(path, env: Env, judge: Env, word: str) -> tuple[list[Rollout
         async with make_pool(local.create, max_slots=2) as pool:
             with RunDir.open(path, {}) as run:
                 jobs = address_jobs([Job(TASK, Policy(model=ScriptedModel(act)))], env)
-                await run_stored(jobs, env, pool, run, on_outcome=lambda _, rollout: stored.append(rollout))
+                runner = Runner(env, pool, store=run)
+                await run_stored(jobs, runner, on_outcome=lambda _, rollout: stored.append(rollout))
                 assert compute_rollout_key(stored[0], env) == next(iter(jobs))
             with RunDir.read(path) as run:
-                rescoring = Rescoring(judge, pool, Limits(), retries=0)
-                await rescoring.rescore(run, {("train", "t"): TASK}, record=rescored.append)
+                runner = Runner(judge, pool, options=RunOptions(retries=0))
+                await rescore(run, {("train", "t"): TASK}, runner, record=rescored.append)
         await local.close()
 
-    asyncio.run(go())
+    await go()
     return stored, rescored
 
 
-def test_another_verifier_judges_the_files_that_the_agent_left(tmp_path):
-    (before,), (rescored,) = run_and_rescore(tmp_path / "run", Writing(), Writing(mode="lax"), "GOOD")
+async def test_another_verifier_judges_the_files_that_the_agent_left(tmp_path):
+    (before,), (rescored,) = await run_and_rescore(tmp_path / "run", Writing(), Writing(mode="lax"), "GOOD")
     assert before.score and before.score.value == 0.0 and before.files
     assert rescored.before == before
     assert rescored.after and rescored.after.score and rescored.after.score.value == 1.0
     assert rescored.after.turns == before.turns and rescored.files
 
 
-def test_a_corrected_verifier_judges_what_it_failed_to_judge(tmp_path):
-    (before,), (rescored,) = run_and_rescore(tmp_path / "run", Writing(mode="broken"), Writing(), "good")
+async def test_a_corrected_verifier_judges_what_it_failed_to_judge(tmp_path):
+    (before,), (rescored,) = await run_and_rescore(tmp_path / "run", Writing(mode="broken"), Writing(), "good")
     assert before.failure and before.failure.boundary == "verifier" and before.files
     assert rescored.after and rescored.after.score and rescored.after.score.passed
 
 
-def test_a_verifier_that_fails_now_gives_no_score(tmp_path):
-    _, (rescored,) = run_and_rescore(tmp_path / "run", Writing(), Writing(mode="broken"), "good")
+async def test_a_verifier_that_fails_now_gives_no_score(tmp_path):
+    _, (rescored,) = await run_and_rescore(tmp_path / "run", Writing(), Writing(mode="broken"), "good")
     assert rescored.after is None and "no such module" in rescored.reason and not rescored.stays
 
 

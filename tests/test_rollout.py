@@ -11,13 +11,17 @@ import msgspec
 import pytest
 from tests.build import make_turn
 
-from ludus.agent import Limits, Policy
+from ludus.control import RunControl
+from ludus.encoding import to_json
+from ludus.engine import derive_seed, run_group, run_many
 from ludus.env import Env, FollowUp
 from ludus.errors import BudgetExhausted, ConfigError, ModelError, ModelUnusable, StoreError
-from ludus.harness import AgentResult
 from ludus.models import Model
 from ludus.models.scripted import ScriptedModel, call, say
-from ludus.rollout import RESULTS, Job, RunOptions, RunSettings, derive_seed, run, run_group, run_many, run_retrying
+from ludus.policy import Agent, AgentResult, Limits, Policy, Scene, seed_sampling
+from ludus.result_budget import RESULTS
+from ludus.rollout import run, run_retrying
+from ludus.runner import Job, Runner, RunOptions, RunSettings
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.sandbox.pool import PoolSettings
 from ludus.sandbox.profiles import open_pool
@@ -36,7 +40,6 @@ from ludus.types import (
     ToolSpec,
     Turn,
     Usage,
-    to_json,
 )
 
 TASK = Task(id="a/b", prompt="Say yes.", answer="yes")
@@ -74,20 +77,17 @@ def policy(script: Any = "yes", **fields: Any) -> Policy:
     return Policy(ScriptedModel([script] if isinstance(script, str) else script), **fields)
 
 
-def once(env: Env, who: Policy, backend: str = "local", **arguments: Any) -> Rollout:
-    async def go() -> Rollout:
-        async with open_pool(backend) as pool:
-            return await run(Job(TASK, who), env, pool, **arguments)
-
-    return asyncio.run(go())
+async def once(env: Env, who: Policy, backend: str = "local") -> Rollout:
+    async with open_pool(backend) as pool:
+        return await run(Job(TASK, who), Runner(env, pool, options=RunOptions(retries=0)))
 
 
 # ---- one life -----------------------------------------------------------------------------------------------------
 
 
-def test_a_rollout_is_scored_and_says_what_produced_it():
+async def test_a_rollout_is_scored_and_says_what_produced_it():
     who = policy(skill=Skill("Answer yes."), system="Policy text.")
-    rollout = asyncio.run(run(Job(TASK, who, replicate=2, seed=9), Yes(), None))
+    rollout = await run(Job(TASK, who, replicate=2, seed=9), Runner(Yes()))
     assert rollout.score == Score.of(1.0, "compared")
     assert rollout.failure is None
     assert rollout.opening[0] == Message("system", "Be brief.\n\nPolicy text.\n\nAnswer yes.")
@@ -99,7 +99,7 @@ def test_a_rollout_is_scored_and_says_what_produced_it():
 
 
 @pytest.mark.parametrize(("skill_as", "in_text"), [("file", False), ("both", True)])
-def test_a_skill_can_be_a_file_that_the_agent_reads_and_verify_does_not_see(skill_as: Any, in_text: bool):
+async def test_a_skill_can_be_a_file_that_the_agent_reads_and_verify_does_not_see(skill_as: Any, in_text: bool):
     class Looks(Boxed, frozen=True):
         async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
             assert box is not None
@@ -108,7 +108,7 @@ def test_a_skill_can_be_a_file_that_the_agent_reads_and_verify_does_not_see(skil
 
     skill = Skill("---\nname: say-yes\ndescription: How to agree.\n---\n\nAnswer yes.\n")
     script = [call("shell", command="cat $TMPDIR/skills/say-yes/SKILL.md"), say("yes")]
-    rollout = once(Looks(), policy(script, skill=skill, skill_as=skill_as))
+    rollout = await once(Looks(), policy(script, skill=skill, skill_as=skill_as))
     system = rollout.opening[0].content
     assert system.endswith("Your skill is in /tmp/skills/say-yes/SKILL.md. Read it before you begin.")
     assert ("Answer yes." in system) is in_text
@@ -116,32 +116,25 @@ def test_a_skill_can_be_a_file_that_the_agent_reads_and_verify_does_not_see(skil
     assert rollout.score == Score.of(1.0)
 
 
-def test_a_skill_without_a_head_gets_one_in_its_file():
-    path, skill = policy(skill=Skill("Answer yes."), skill_as="file").skill_file or ("", Skill(""))
-    assert path == "/tmp/skills/task-skill/SKILL.md"
-    assert skill.front is not None and skill.body == "Answer yes."
-    assert policy(skill=Skill(""), skill_as="file").build_system_text("") == ""
-
-
-def test_a_skill_s_file_needs_a_slot():
-    rollout = asyncio.run(run(Job(TASK, policy(skill=Skill("x"), skill_as="both")), Yes(), None))
+async def test_a_skill_s_file_needs_a_slot():
+    rollout = await run(Job(TASK, policy(skill=Skill("x"), skill_as="both")), Runner(Yes()))
     assert rollout.failure is not None
     assert "agent.skill_as" in rollout.failure.message
 
 
-def test_the_answer_is_never_in_what_the_agent_is_shown():
+async def test_the_answer_is_never_in_what_the_agent_is_shown():
     seen: list[str] = []
 
     def script(messages: Sequence[Message], *_: object) -> Message:
         seen.extend(m.content for m in messages)
         return say("no")
 
-    asyncio.run(run(Job(Task(id="t", prompt="?", answer="the-secret"), policy(script)), Yes(), None))
+    await run(Job(Task(id="t", prompt="?", answer="the-secret"), policy(script)), Runner(Yes()))
     assert seen
     assert "the-secret" not in "".join(seen)
 
 
-def test_the_agents_processes_are_dead_and_its_files_are_there_when_verify_runs():
+async def test_the_agents_processes_are_dead_and_its_files_are_there_when_verify_runs():
     class Looks(Boxed, frozen=True):
         async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
             assert box is not None
@@ -151,28 +144,26 @@ def test_the_agents_processes_are_dead_and_its_files_are_there_when_verify_runs(
 
     seconds = f"98765.{os.getpid()}"  # nobody else's
     command = f"echo kept > left.txt; setsid sleep {seconds} & sleep {seconds} & true"
-    rollout = once(Looks(), policy([call("shell", command=command), say("done")]))
+    rollout = await once(Looks(), policy([call("shell", command=command), say("done")]))
     assert rollout.failure is None
     assert rollout.score is not None
     assert rollout.score.feedback == "0 alive, file: kept"
 
 
-def test_setup_writes_the_tasks_files():
+async def test_setup_writes_the_tasks_files():
     class Sees(Boxed, frozen=True):
         async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
             assert box is not None
             return Score.of(float(await box.read("in/put.txt") == b"given"))
 
-    async def go() -> Rollout:
-        async with open_pool("local") as pool:
-            task = Task(id="t", prompt="p", files={"in/put.txt": "given"})
-            return await run(Job(task, policy()), Sees(), pool)
-
-    assert asyncio.run(go()).score == Score.of(1.0)
+    async with open_pool("local") as pool:
+        task = Task(id="t", prompt="p", files={"in/put.txt": "given"})
+        result = await run(Job(task, policy()), Runner(Sees(), pool))
+    assert result.score == Score.of(1.0)
 
 
 @pytest.mark.parametrize("backend", ["bwrap", "local"])
-def test_a_long_tool_result_is_in_the_slot_at_the_path_that_the_agent_is_given(backend: str):
+async def test_a_long_tool_result_is_in_the_slot_at_the_path_that_the_agent_is_given(backend: str):
     def act(messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Message:
         answers = [message.content for message in messages if message.role == "tool"]
         if not answers:
@@ -182,14 +173,14 @@ def test_a_long_tool_result_is_in_the_slot_at_the_path_that_the_agent_is_given(b
         (path,) = re.findall(rf"/\S*{posixpath.basename(RESULTS)}/\S+\.txt", answers[0])
         return call("shell", command=f"tail -n 1 {path}")
 
-    rollout = once(Boxed(), policy(act), backend=backend)
+    rollout = await once(Boxed(), policy(act), backend=backend)
     spilled = rollout.turns[0].results[0].spilled
     assert spilled.endswith(f"{posixpath.basename(RESULTS)}/turn1-1.txt")
     assert backend == "local" or spilled == f"{RESULTS}/turn1-1.txt"
     assert rollout.turns[1].results[0].content.strip() == "100000"
 
 
-def test_a_rollout_past_its_time_limit_is_stopped_and_still_judged(pass_time: Callable[[float], None]):
+async def test_a_rollout_past_its_time_limit_is_stopped_and_still_judged(pass_time: Callable[[float], None]):
     async def script(messages: Sequence[Message], *_: object) -> Message:
         if len(messages) == 2:
             return call("shell", command="echo one")
@@ -197,13 +188,13 @@ def test_a_rollout_past_its_time_limit_is_stopped_and_still_judged(pass_time: Ca
         await asyncio.sleep(3600)
         return say("never")
 
-    rollout = once(Boxed(), policy(script, limits=Limits(rollout_seconds=100)))
+    rollout = await once(Boxed(), policy(script, limits=Limits(rollout_seconds=100)))
     assert rollout.stop is StopReason.TIMEOUT
     assert len(rollout.turns) == 1
     assert rollout.score == Score.of(0.0, "compared")
 
 
-def test_a_rollout_that_outgrows_the_servers_context_is_judged_and_one_that_never_fitted_has_failed():
+async def test_a_rollout_that_outgrows_the_servers_context_is_judged_and_one_that_never_fitted_has_failed():
     def outgrowing(replies: int) -> Callable[..., Message]:
         def script(messages: Sequence[Message], *_: object) -> Message:
             if sum(message.role == "assistant" for message in messages) < replies:
@@ -214,9 +205,9 @@ def test_a_rollout_that_outgrows_the_servers_context_is_judged_and_one_that_neve
 
         return script
 
-    rollout = once(Boxed(), policy(outgrowing(1)))
+    rollout = await once(Boxed(), policy(outgrowing(1)))
     assert (rollout.stop, len(rollout.turns), rollout.score) == (StopReason.CONTEXT, 1, Score.of(0.0, "compared"))
-    rollout = once(Boxed(), policy(outgrowing(0)))
+    rollout = await once(Boxed(), policy(outgrowing(0)))
     assert (rollout.stop, rollout.score) == (StopReason.FAILED, None)
 
 
@@ -248,8 +239,8 @@ class Broken(Yes, frozen=True):
         ("wrong type", "verify returned float, not a Score"),
     ],
 )
-def test_a_verifier_that_breaks_gives_no_score(how: str, says: str):
-    rollout = once(Broken(how=how), policy(limits=Limits(verify_seconds=0.05)))
+async def test_a_verifier_that_breaks_gives_no_score(how: str, says: str):
+    rollout = await once(Broken(how=how), policy(limits=Limits(verify_seconds=0.05)))
     assert rollout.score is None
     assert rollout.failure is not None
     assert rollout.failure.boundary == "verifier"
@@ -258,12 +249,12 @@ def test_a_verifier_that_breaks_gives_no_score(how: str, says: str):
     assert rollout.answer == "yes", "what happened before the failure is kept"
 
 
-def test_setup_that_breaks_is_a_setup_failure():
+async def test_setup_that_breaks_is_a_setup_failure():
     class NoSetup(Boxed, frozen=True):
         async def setup(self, task: Task, box: Sandbox) -> None:
             raise RuntimeError("no network")
 
-    rollout = once(NoSetup(), policy())
+    rollout = await once(NoSetup(), policy())
     assert rollout.failure is not None
     assert (rollout.failure.boundary, rollout.turns) == ("setup", ())
 
@@ -275,12 +266,12 @@ def test_setup_that_breaks_is_a_setup_failure():
         (lambda: [named("twice"), named("twice")], "two tools are called 'twice'"),
     ],
 )
-def test_tools_that_cannot_be_offered_are_a_setup_failure(own: Callable[[], list[Any]], says: str):
+async def test_tools_that_cannot_be_offered_are_a_setup_failure(own: Callable[[], list[Any]], says: str):
     class Tooled(Yes, frozen=True):
         def tools(self, task: Task, box: Sandbox | None) -> Sequence[Tool]:
             return own()
 
-    rollout = once(Tooled(), policy())
+    rollout = await once(Tooled(), policy())
     assert rollout.failure is not None and rollout.failure.boundary == "setup"
     assert says in rollout.failure.message
 
@@ -292,20 +283,20 @@ def named(name: str) -> Tool:
     return Tool(ToolSpec(name, "", {"type": "object"}), run)
 
 
-def test_a_model_that_dies_midway_leaves_its_turns_in_the_record():
+async def test_a_model_that_dies_midway_leaves_its_turns_in_the_record():
     def script(messages: Sequence[Message], *_: object) -> Message:
         if len(messages) > 2:
             raise ModelError("server is gone")
         return call("shell", command="echo one")
 
-    rollout = once(Boxed(), policy(script))
+    rollout = await once(Boxed(), policy(script))
     assert rollout.failure is not None
     assert rollout.failure.boundary == "model"
     assert len(rollout.turns) == 1
 
 
-def test_an_environment_that_needs_a_slot_says_so_when_there_is_no_pool():
-    rollout = asyncio.run(run(Job(TASK, policy()), Boxed(), None))
+async def test_an_environment_that_needs_a_slot_says_so_when_there_is_no_pool():
+    rollout = await run(Job(TASK, policy()), Runner(Boxed()))
     assert rollout.failure is not None
     assert "needs a sandbox" in rollout.failure.message
     assert not rollout.failure.retryable
@@ -326,33 +317,33 @@ def flaky(failures: int, error: Exception) -> tuple[Any, list[int]]:
     return script, calls
 
 
-def retrying(script: Any, retries: int) -> Rollout:
-    return asyncio.run(run_retrying(Job(TASK, policy(script)), Yes(), None, retries=retries))
+async def retrying(script: Any, retries: int) -> Rollout:
+    return await run_retrying(Job(TASK, policy(script)), Runner(Yes(), options=RunOptions(retries=retries)))
 
 
-def test_infrastructure_failures_are_retried_and_the_record_says_how_often():
+async def test_infrastructure_failures_are_retried_and_the_record_says_how_often():
     script, _ = flaky(2, ModelError("down"))
-    rollout = retrying(script, retries=2)
+    rollout = await retrying(script, retries=2)
     assert rollout.score == Score.of(1.0, "compared")
     assert rollout.provenance.attempt == 3
 
 
-def test_retries_end():
+async def test_retries_end():
     script, calls = flaky(99, ModelError("down"))
-    assert retrying(script, retries=2).failure is not None
+    assert (await retrying(script, retries=2)).failure is not None
     assert len(calls) == 3
 
 
-def test_a_failure_that_a_retry_cannot_fix_is_not_retried():
+async def test_a_failure_that_a_retry_cannot_fix_is_not_retried():
     script, calls = flaky(99, ModelError("no such model", retryable=False))
-    assert retrying(script, retries=5).failure is not None
+    assert (await retrying(script, retries=5)).failure is not None
     assert len(calls) == 1
 
 
-def test_a_wrong_answer_is_not_retried():
+async def test_a_wrong_answer_is_not_retried():
     script, calls = flaky(0, ModelError("unused"))
-    wrong = asyncio.run(
-        run_retrying(Job(Task(id="t", prompt="p", answer="no"), policy(script)), Yes(), None, retries=5)
+    wrong = await run_retrying(
+        Job(Task(id="t", prompt="p", answer="no"), policy(script)), Runner(Yes(), options=RunOptions(retries=5))
     )
     assert wrong.score == Score.of(0.0, "compared")
     assert len(calls) == 1
@@ -361,81 +352,79 @@ def test_a_wrong_answer_is_not_retried():
 # ---- another agent in place of the loop ---------------------------------------------------------------------------
 
 
-class SeedActor:
-    """An actor that says yes, and keeps what it was given."""
+class SeedAgent(Agent):
+    """An agent with a model of its own that says yes, and keeps what it was given."""
 
-    name = "seed-actor"
+    name = "seed-agent"
+    brings_model = True
 
     def __init__(self, error: Exception | None = None) -> None:
         self.given: list[tuple[Task, tuple[Message, ...], int | None]] = []
         self._error = error
 
-    async def act(self, task: Task, opening: Sequence[Message], sampling: Sampling) -> AgentResult:
-        self.given.append((task, tuple(opening), sampling.seed))
+    async def act(self, scene: Scene) -> StopReason:
+        sampling = seed_sampling(scene.policy.sampling, scene.seed)
+        self.given.append((scene.task, scene.opening, sampling.seed))
         if self._error is not None:
             raise self._error
         turn = make_turn("yes", stop=StopReason.FINISHED)
-        return AgentResult((), (), (turn,), StopReason.FINISHED, None, None, {"seen": [task.id]})
+        details = {"seen": [scene.task.id]}
+        return scene.keep(AgentResult((), (), (turn,), StopReason.FINISHED, None, None, details))
 
-    def use_stage(self, stage: str) -> "SeedActor":
+    def use_model(self, model: Model) -> "SeedAgent":
+        self.name = f"seed-agent/{model.name}"
         return self
 
-    def use_model(self, model: Model) -> "SeedActor":
-        self.name = f"seed-actor/{model.name}"
-        return self
 
-    async def close(self) -> None: ...
-
-
-def test_an_actor_gets_the_task_and_what_it_returns_is_on_the_record():
+async def test_another_agent_gets_the_task_and_what_it_returns_is_on_the_record():
     class Reads(Yes, frozen=True):
         async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
             assert rollout.details == {"seen": ["a/b"]}
             return await super().verify(rollout, box)
 
-    actor = SeedActor()
-    who = policy("never asked", actor=actor, skill=Skill("Obey."), sampling=Sampling(seed=3))
-    rollout = asyncio.run(run(Job(TASK, who, seed=5), Reads(), None))
+    agent = SeedAgent()
+    who = policy("never asked", agent=agent, skill=Skill("Obey."), sampling=Sampling(seed=3))
+    rollout = await run(Job(TASK, who, seed=5), Runner(Reads()))
     assert rollout.score is not None and rollout.score.passed
-    assert actor.given == [(TASK, rollout.opening, 3 + 5 + 1_000_003)]
+    assert agent.given == [(TASK, rollout.opening, 3 + 5 + 1_000_003)]
     assert rollout.opening[0] == Message("system", "Be brief.\n\nObey.")
-    assert (rollout.provenance.model, rollout.provenance.tools) == ("seed-actor", ())
+    assert (rollout.provenance.model, rollout.provenance.tools) == ("seed-agent", ())
     assert msgspec.json.decode(to_json(rollout), type=Rollout) == rollout
 
 
-def test_an_actor_that_breaks_is_a_failure_and_one_that_is_late_is_judged(pass_time: Callable[[float], None]):
-    broken = asyncio.run(run(Job(TASK, policy(actor=SeedActor(ModelError("down")))), Yes(), None))
+async def test_an_agent_that_breaks_is_a_failure_and_one_that_is_late_is_judged(pass_time: Callable[[float], None]):
+    broken = await run(Job(TASK, policy(agent=SeedAgent(ModelError("down")))), Runner(Yes()))
     assert broken.failure is not None and (broken.failure.boundary, broken.failure.message) == ("model", "down")
 
-    class Late(SeedActor):
-        async def act(self, task: Task, opening: Sequence[Message], sampling: Sampling) -> AgentResult:
+    class Late(SeedAgent):
+        async def act(self, scene: Scene) -> StopReason:
             pass_time(100.0)
             await asyncio.Event().wait()
             raise AssertionError
 
-    late = policy(actor=Late(), limits=Limits(rollout_seconds=99.0))
-    rollout = asyncio.run(run(Job(TASK, late), Yes(), None))
+    late = policy(agent=Late(), limits=Limits(rollout_seconds=99.0))
+    rollout = await run(Job(TASK, late), Runner(Yes()))
     assert (rollout.stop, rollout.turns) == (StopReason.TIMEOUT, ())
     assert rollout.score is not None and not rollout.score.passed
 
 
-def test_another_model_reaches_the_actor_and_changes_the_fingerprint():
-    who = policy(actor=SeedActor())
+def test_another_model_reaches_the_agent_and_changes_the_fingerprint():
+    who = policy(agent=SeedAgent())
     before = (who.model_name, who.fingerprint)
     other = who.use_model(ScriptedModel(["x"], "next"))
-    assert (before[0], other.model_name) == ("seed-actor", "seed-actor/next") and other.fingerprint != before[1]
+    assert (before[0], other.model_name) == ("seed-agent", "seed-agent/next") and other.fingerprint != before[1]
     assert policy().use_model(ScriptedModel(["x"], "next")).model_name == "next"
 
 
-@pytest.mark.parametrize("who", [policy("yes"), policy(actor=SeedActor())], ids=["loop", "actor"])
-def test_every_turn_is_passed_on_when_it_is_complete(who: Policy):
+@pytest.mark.parametrize("who", [policy("yes"), policy(agent=SeedAgent())], ids=["loop", "agent"])
+async def test_every_turn_is_passed_on_when_it_is_complete(who: Policy):
     seen: list[Turn] = []
-    rollout = asyncio.run(run(Job(TASK, who), Yes(), None, on_turn=seen.append))
+    rollout = await run(Job(TASK, who), Runner(Yes(), on_turn=seen.append))
     assert tuple(seen) == rollout.turns and seen
 
 
-def test_a_rollout_of_the_loop_has_no_details_in_its_json():
-    rollout = asyncio.run(run(Job(TASK, policy()), Yes(), None))
+async def test_a_rollout_of_the_loop_has_no_details_in_its_json():
+    rollout = await run(Job(TASK, policy()), Runner(Yes()))
     assert rollout.details is None and b"details" not in to_json(rollout)
 
 
@@ -447,9 +436,8 @@ def jobs(count: int, who: Policy) -> list[Job]:
 
 
 def test_settings_become_options():
-    stop = asyncio.Event()
     settings = RunSettings(out="there", concurrency=7, retries=0)
-    assert settings.make_options(stop) == RunOptions(concurrency=7, retries=0, stop=stop)
+    assert settings.make_options() == RunOptions(concurrency=7, retries=0)
     assert RunSettings().make_options() == RunOptions()
 
 
@@ -457,7 +445,7 @@ def add_to(rollouts: list[Rollout]) -> Callable[[Job, Rollout], None]:
     return lambda job, rollout: rollouts.append(rollout)
 
 
-def test_concurrency_is_bounded_and_jobs_start_in_order():
+async def test_concurrency_is_bounded_and_jobs_start_in_order():
     running = 0
     most = 0
     started: list[int] = []
@@ -474,31 +462,29 @@ def test_concurrency_is_bounded_and_jobs_start_in_order():
     who = policy(script)
     done: list[Rollout] = []
     work = [Job(Task(id=str(i), prompt=str(i), answer="yes"), who) for i in range(40)]
-    asyncio.run(run_many(work, Yes(), None, RunOptions(7), record=add_to(done)))
+    await run_many(work, Runner(Yes(), options=RunOptions(7)), add_to(done))
     assert most == 7
     assert started == sorted(started)
     assert len(done) == 40
 
 
-def test_a_stop_drains_what_runs_and_starts_nothing_new():
+async def test_a_stop_drains_what_runs_and_starts_nothing_new():
     done: list[Rollout] = []
 
-    async def go() -> None:
-        stop = asyncio.Event()
+    control = RunControl()
 
-        async def script(*_: object) -> Message:
-            stop.set()
-            await asyncio.sleep(0.01)
-            return say("yes")
+    async def script(*_: object) -> Message:
+        await asyncio.sleep(0.01)  # the five have begun
+        control.stop()
+        await asyncio.sleep(0.01)
+        return say("yes")
 
-        await run_many(jobs(50, policy(script)), Yes(), None, RunOptions(5, stop=stop), record=add_to(done))
-
-    asyncio.run(go())
+    await run_many(jobs(50, policy(script)), Runner(Yes(), options=RunOptions(5, control=control)), add_to(done))
     assert len(done) == 5
     assert all(r.score for r in done)
 
 
-def test_a_spent_budget_drains_and_is_raised_at_the_end():
+async def test_a_spent_budget_drains_and_is_raised_at_the_end():
     calls = 0
 
     async def script(*_: object) -> Message:
@@ -511,27 +497,27 @@ def test_a_spent_budget_drains_and_is_raised_at_the_end():
 
     done: list[Rollout] = []
     with pytest.raises(BudgetExhausted, match="10 of 10"):
-        asyncio.run(run_many(jobs(50, policy(script)), Yes(), None, RunOptions(4), record=add_to(done)))
+        await run_many(jobs(50, policy(script)), Runner(Yes(), options=RunOptions(4)), add_to(done))
     assert len(done) == 10, "what was paid for is kept"
     assert all(r.failure is None for r in done)
 
 
-def test_a_bug_stops_the_run_loudly():
+async def test_a_bug_stops_the_run_loudly():
     def record(job: Job, rollout: Rollout) -> None:
         raise ZeroDivisionError("bug")
 
     with pytest.raises(ExceptionGroup) as caught:
-        asyncio.run(run_many(jobs(5, policy()), Yes(), None, record=record))
+        await run_many(jobs(5, policy()), Runner(Yes()), record)
     assert caught.group_contains(ZeroDivisionError)
 
 
-def test_a_group_keeps_its_order_and_says_what_is_missing():
+async def test_a_group_keeps_its_order_and_says_what_is_missing():
     async def script(messages: Sequence[Message], tools: object, sampling: Any) -> Message:
         if sampling.seed == (derive_seed(5, "a/b", 1) + 1_000_003) % 2**31:
             raise ModelError("broken for replicate 1", retryable=False)
         return say("yes")
 
-    group = asyncio.run(run_group(TASK, Yes(), policy(script), None, size=3, seed=5))
+    group = await run_group(TASK, policy(script), Runner(Yes()), size=3, seed=5)
     assert [r.provenance.replicate for r in group.rollouts] == [0, 1, 2]
     assert [r.failure is None for r in group.rollouts] == [True, False, True]
     assert group.partial
@@ -547,7 +533,7 @@ def test_seeds_are_the_same_in_every_process():
 
 
 @pytest.mark.parametrize("where", ["setup", "model", "tool", "verify"])
-def test_cancelling_at_any_await_gives_the_slot_back(where: str):
+async def test_cancelling_at_any_await_gives_the_slot_back(where: str):
     reached = asyncio.Event()
 
     async def stall() -> None:
@@ -580,21 +566,19 @@ def test_cancelling_at_any_await_gives_the_slot_back(where: str):
             await stall()
         return call("shell", command="sleep 4321") if where == "tool" else say("yes")
 
-    async def go() -> int:
-        async with open_pool("local", PoolSettings(max_slots=1)) as pool:
-            task = asyncio.create_task(run(Job(TASK, policy(script)), Stalls(), pool))
-            await reached.wait()
-            await asyncio.sleep(0.05)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            async with asyncio.timeout(60), pool.lease(SandboxSpec()) as box:  # the only slot is free again
-                return (await box.exec("true")).exit_code
-
-    assert asyncio.run(go()) == 0
+    async with open_pool("local", PoolSettings(max_slots=1)) as pool:
+        task = asyncio.create_task(run(Job(TASK, policy(script)), Runner(Stalls(), pool)))
+        await reached.wait()
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        async with asyncio.timeout(60), pool.lease(SandboxSpec()) as box:  # the only slot is free again
+            result = (await box.exec("true")).exit_code
+    assert result == 0
 
 
-def test_a_slot_that_dies_under_the_agent_is_a_sandbox_failure():
+async def test_a_slot_that_dies_under_the_agent_is_a_sandbox_failure():
     class Dies(Boxed, frozen=True):
         def tools(self, task: Task, box: Sandbox | None) -> Sequence[Tool]:
             assert box is not None
@@ -606,7 +590,7 @@ def test_a_slot_that_dies_under_the_agent_is_a_sandbox_failure():
 
             return [shell]
 
-    rollout = once(Dies(), policy([call("shell", command="true"), say("yes")]))
+    rollout = await once(Dies(), policy([call("shell", command="true"), say("yes")]))
     assert rollout.score is None
     assert rollout.failure is not None
     assert rollout.failure.boundary == "sandbox"
@@ -616,9 +600,9 @@ class Unexpected(Exception):
     pass
 
 
-def test_an_unexpected_exception_is_that_rollouts_failure_with_its_traceback():
+async def test_an_unexpected_exception_is_that_rollouts_failure_with_its_traceback():
     script, calls = flaky(9, Unexpected("x" * 50_000))
-    rollout = retrying(script, 2)
+    rollout = await retrying(script, 2)
     assert len(calls) == 1, "a bug is not tried again"
     assert rollout.stop is StopReason.FAILED and rollout.failure is not None
     assert (rollout.failure.boundary, rollout.failure.retryable) == ("bug", False)
@@ -627,27 +611,27 @@ def test_an_unexpected_exception_is_that_rollouts_failure_with_its_traceback():
 
 
 @pytest.mark.parametrize("error", [BudgetExhausted("spent"), StoreError("disk full"), ConfigError("wrong")])
-def test_errors_of_the_user_are_not_failures_also_in_groups(error: Exception):
+async def test_errors_of_the_user_are_not_failures_also_in_groups(error: Exception):
     for raised in (error, ExceptionGroup("several", [ExceptionGroup("inner", [error]), Unexpected()])):
         with pytest.raises(type(error), match=str(error)):
-            retrying(flaky(9, raised)[0], 2)
+            await retrying(flaky(9, raised)[0], 2)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), asyncio.CancelledError(), SystemExit(3)])
-def test_interrupts_are_not_failures(error: BaseException):
+async def test_interrupts_are_not_failures(error: BaseException):
     def script(*_: object) -> Message:
         raise error
 
     with pytest.raises(type(error)):
-        asyncio.run(run(Job(TASK, policy(script)), Yes(), None))
+        await run(Job(TASK, policy(script)), Runner(Yes()))
 
 
-def test_an_error_of_the_world_in_a_group_keeps_its_boundary():
-    failure = retrying(flaky(9, ExceptionGroup("several", [ModelError("gone", retryable=False)]))[0], 0).failure
+async def test_an_error_of_the_world_in_a_group_keeps_its_boundary():
+    failure = (await retrying(flaky(9, ExceptionGroup("several", [ModelError("gone", retryable=False)]))[0], 0)).failure
     assert failure is not None and (failure.boundary, failure.message) == ("model", "gone")
 
 
-def test_arguments_nested_too_deeply_are_the_models_mistake():
+async def test_arguments_nested_too_deeply_are_the_models_mistake():
     class Shell(Yes, frozen=True):
         def tools(self, task: Task, box: Sandbox | None) -> Sequence[Tool]:
             @tool
@@ -659,7 +643,7 @@ def test_arguments_nested_too_deeply_are_the_models_mistake():
     for levels in (50, 500, 900, 990, 1_000, 100_000):
         arguments = '{"more":' + "[" * levels + "]" * levels + "}"
         message = Message("assistant", calls=(Call("", "look", arguments),))
-        rollout = asyncio.run(run(Job(TASK, policy([message, say("yes")])), Shell(), None))
+        rollout = await run(Job(TASK, policy([message, say("yes")])), Runner(Shell()))
         assert rollout.score is not None and rollout.score.passed, rollout.failure
         assert len(rollout.tool_errors) == 1
         assert to_json(rollout)
@@ -668,14 +652,14 @@ def test_arguments_nested_too_deeply_are_the_models_mistake():
 # ---- replies that are no answers, and models that cannot be used --------------------------------------------------
 
 
-def test_a_filtered_reply_is_no_score_and_is_not_asked_for_again():
+async def test_a_filtered_reply_is_no_score_and_is_not_asked_for_again():
     asked: list[object] = []
 
     def script(messages: Sequence[Message], tools: object, sampling: object) -> Completion:
         asked.append(messages)
         return Completion(Message("assistant", ""), Finish.FILTER, Usage(7, 0))
 
-    rollout = asyncio.run(run_retrying(Job(TASK, policy(script)), Yes(), None))
+    rollout = await run_retrying(Job(TASK, policy(script)), Runner(Yes()))
     assert (rollout.score, rollout.stop, len(asked)) == (None, StopReason.FAILED, 1)
     assert rollout.failure is not None
     assert (rollout.failure.boundary, rollout.failure.retryable) == ("model", False)
@@ -684,13 +668,13 @@ def test_a_filtered_reply_is_no_score_and_is_not_asked_for_again():
 
 
 @pytest.mark.parametrize(("finish", "stop"), [(Finish.STOP, StopReason.EMPTY), (Finish.LENGTH, StopReason.LENGTH)])
-def test_an_empty_reply_is_scored_and_says_why_it_was_empty(finish: Finish, stop: StopReason):
-    rollout = asyncio.run(run(Job(TASK, policy([Completion(Message("assistant", ""), finish)])), Yes(), None))
+async def test_an_empty_reply_is_scored_and_says_why_it_was_empty(finish: Finish, stop: StopReason):
+    rollout = await run(Job(TASK, policy([Completion(Message("assistant", ""), finish)])), Runner(Yes()))
     assert (rollout.score, rollout.stop, rollout.failure) == (Score.of(0.0, "compared"), stop, None)
 
 
 @pytest.mark.parametrize("grouped", [False, True])
-def test_a_model_that_cannot_be_used_drains_the_run_and_is_raised_at_the_end(grouped: bool):
+async def test_a_model_that_cannot_be_used_drains_the_run_and_is_raised_at_the_end(grouped: bool):
     asked: list[str] = []
 
     def script(messages: Sequence[Message], tools: object, sampling: object) -> Message:
@@ -703,22 +687,19 @@ def test_a_model_that_cannot_be_used_drains_the_run_and_is_raised_at_the_end(gro
     ended: list[Rollout] = []
     jobs = [Job(TASK, policy(script), replicate) for replicate in range(100)]
     with pytest.raises(ModelUnusable, match="status 401"):
-        asyncio.run(run_many(jobs, Yes(), None, RunOptions(2), record=lambda _, rollout: ended.append(rollout)))
+        await run_many(jobs, Runner(Yes(), options=RunOptions(2)), lambda _, rollout: ended.append(rollout))
     assert [rollout.score for rollout in ended] == [Score.of(1.0, "compared")] * 5
     assert len(asked) <= 7, "one for each rollout under way"
 
 
-def test_the_time_of_a_rollout_does_not_count_its_wait_for_a_slot():
-    async def go() -> tuple[Rollout, float]:
-        async with open_pool("local", settings=PoolSettings(max_slots=1)) as pool:
-            async with pool.lease(SandboxSpec()):
-                waiting = asyncio.ensure_future(run(Job(TASK, policy("yes")), Boxed(), pool))
-                began = time.monotonic()
-                await asyncio.sleep(1)
-                waited = time.monotonic() - began
-            return await waiting, waited
-
-    rollout, waited = asyncio.run(go())
+async def test_the_time_of_a_rollout_does_not_count_its_wait_for_a_slot():
+    async with open_pool("local", settings=PoolSettings(max_slots=1)) as pool:
+        async with pool.lease(SandboxSpec()):
+            waiting = asyncio.ensure_future(run(Job(TASK, policy("yes")), Runner(Boxed(), pool)))
+            began = time.monotonic()
+            await asyncio.sleep(1)
+            waited = time.monotonic() - began
+        rollout, waited = await waiting, waited
     assert rollout.score == Score.of(1.0, "compared")
     assert rollout.seconds < waited
 
@@ -739,8 +720,8 @@ class Chat(Yes, frozen=True):
         return FollowUp("Look, then say it again.", (look,)) if not any(turn.notices for turn in turns) else None
 
 
-def test_the_environment_says_what_the_user_says_next():
-    rollout = asyncio.run(run(Job(TASK, policy(["no", call("look"), "yes"])), Chat(), None))
+async def test_the_environment_says_what_the_user_says_next():
+    rollout = await run(Job(TASK, policy(["no", call("look"), "yes"])), Runner(Chat()))
     assert rollout.score == Score.of(1.0, "compared")
     assert [message.content for message in rollout.turns[0].notices] == ["Look, then say it again."]
     assert rollout.provenance.tools == ("look",)
@@ -755,34 +736,26 @@ def test_the_environment_says_what_the_user_says_next():
         (RuntimeError("no user"), "no user"),
     ],
 )
-def test_a_broken_follow_up_is_a_failure_and_not_a_zero(said: Any, message: str):
+async def test_a_broken_follow_up_is_a_failure_and_not_a_zero(said: Any, message: str):
     class Broken(Chat, frozen=True):
         async def follow_up(self, task: Task, turns: Sequence[Turn], box: Sandbox | None) -> FollowUp | None:
             if isinstance(said, Exception):
                 raise said
             return said
 
-    rollout = asyncio.run(run(Job(TASK, policy("yes")), Broken(), None))
+    rollout = await run(Job(TASK, policy("yes")), Runner(Broken()))
     assert rollout.failure is not None and rollout.score is None
     assert rollout.failure.boundary == "tool"
     assert message in rollout.failure.message
     assert len(rollout.turns) == 0 or rollout.turns[0].completion.message.content == "yes"
 
 
-def test_another_agent_than_the_loop_cannot_hear_the_user():
-    class Someone:
+async def test_another_agent_than_the_loop_cannot_hear_the_user():
+    class Someone(Agent):
         name = "someone"
 
-        async def act(self, task: Task, opening: Sequence[Message], sampling: Sampling) -> AgentResult:
+        async def act(self, scene: Scene) -> StopReason:
             raise AssertionError("it must not act")
 
-        def use_stage(self, stage: str) -> Any:
-            return self
-
-        def use_model(self, model: Model) -> Any:
-            return self
-
-        async def close(self) -> None: ...
-
-    rollout = asyncio.run(run(Job(TASK, policy("yes", actor=Someone())), Chat(), None))
-    assert rollout.failure is not None and "someone cannot hear" in rollout.failure.message
+    rollout = await run(Job(TASK, policy("yes", agent=Someone())), Runner(Chat()))
+    assert rollout.failure is not None and "someone ends with its reply" in rollout.failure.message

@@ -1,6 +1,5 @@
 """Worked examples: what is rendered is parsed again, and nothing else is taken for an example."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -8,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ludus.agent import Policy
 from ludus.env import Env
 from ludus.models.scripted import ScriptedModel, say
-from ludus.rollout import Job, run
+from ludus.policy import Policy
+from ludus.rollout import run
+from ludus.runner import Job, Runner
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.skill import Edit, Skill, apply_edits
 from ludus.skill_examples import Example, parse_examples, remove_examples, render_example
@@ -91,9 +91,9 @@ class Ask(Env, frozen=True):
         return Score.of(1.0)
 
 
-def make_opening(policy: Policy) -> list[tuple[str, str]]:
+async def make_opening(policy: Policy) -> list[tuple[str, str]]:
     task = Task(id="t", prompt="3 green cups, please.")
-    rollout = asyncio.run(run(Job(task, policy), Ask(), None))
+    rollout = await run(Job(task, policy), Runner(Ask()))
     return [(message.role, message.content) for message in rollout.opening]
 
 
@@ -104,8 +104,8 @@ def echo(messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampl
 SKILL = Skill(f"# Orders\n\n{render_example(ORDER)}\n\n{render_example(OTHER)}\n\nBe brief.\n")
 
 
-def test_examples_as_turns_come_before_the_task_and_leave_the_system_text():
-    assert make_opening(Policy(ScriptedModel(echo), SKILL, examples_as="turns")) == [
+async def test_examples_as_turns_come_before_the_task_and_leave_the_system_text():
+    assert await make_opening(Policy(ScriptedModel(echo), SKILL, examples_as="turns")) == [
         ("system", "Make records.\n\n# Orders\n\nBe brief.\n"),
         ("user", ORDER.input),
         ("assistant", ORDER.output),
@@ -115,14 +115,14 @@ def test_examples_as_turns_come_before_the_task_and_leave_the_system_text():
     ]
 
 
-def test_a_skill_of_nothing_but_examples_leaves_no_text():
-    messages = make_opening(Policy(ScriptedModel(echo), Skill(render_example(ORDER)), examples_as="turns"))
+async def test_a_skill_of_nothing_but_examples_leaves_no_text():
+    messages = await make_opening(Policy(ScriptedModel(echo), Skill(render_example(ORDER)), examples_as="turns"))
     assert [role for role, _ in messages] == ["system", "user", "assistant", "user"]
     assert messages[0] == ("system", "Make records.")
 
 
-def test_examples_as_text_are_part_of_the_skill():
-    assert make_opening(Policy(ScriptedModel(echo), SKILL)) == [
+async def test_examples_as_text_are_part_of_the_skill():
+    assert await make_opening(Policy(ScriptedModel(echo), SKILL)) == [
         ("system", f"Make records.\n\n{SKILL.text}"),
         ("user", "3 green cups, please."),
     ]

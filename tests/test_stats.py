@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.build import make_group, make_rollout, make_task, make_turn
 
+from ludus.encoding import to_json
 from ludus.stats import (
     Interval,
     PassAt,
+    ScoreCell,
     Spread,
     ToolUse,
     compare_pairs,
@@ -21,20 +23,14 @@ from ludus.stats import (
     compute_spread,
     compute_t_quantile,
     compute_win_probability,
+    describe_failures,
     estimate_pass_at,
+    explain_failed_share,
+    make_failure_ledger,
     summarize,
     warn_of_exclusions,
 )
-from ludus.types import (
-    Call,
-    Failure,
-    Group,
-    Rollout,
-    Score,
-    ToolResult,
-    Usage,
-    to_json,
-)
+from ludus.types import Call, Failure, Group, Rollout, Score, ToolResult, Usage
 
 
 def make_run(score: float | None, *, turns: int = 1, seconds: float = 1.0, errors: int = 0) -> Rollout:
@@ -294,3 +290,71 @@ def test_the_agreement_of_two_judges():
     assert found is not None
     assert (found.rollouts, found.same, found.kappa, found.difference) == (4, 0.75, 0.5, 0.375)
     assert summarize([make_group(1.0, 0.0)]).agreement is None
+
+
+# ---- what was lost ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cells", "mean", "lowest", "highest"),
+    [
+        ([], None, None, None),
+        ([(0.0, 0, 4)], None, 0.0, 1.0),
+        ([(3.0, 4, 0)], 0.75, 0.75, 0.75),
+        ([(3.0, 4, 4)], 0.75, 0.375, 0.875),
+        # tasks have the same weight, whatever they lost
+        ([(1.0, 1, 3), (0.0, 4, 0)], 0.5, 0.125, 0.5),
+        # a task that lost everything is in the bounds, and in no mean
+        ([(1.0, 1, 0), (0.0, 0, 4)], 1.0, 0.5, 1.0),
+        # nothing has ended for a task
+        ([(1.0, 1, 0), (0.0, 0, 0)], 1.0, 1.0, 1.0),
+    ],
+)
+def test_the_bounds_of_a_mean(
+    cells: list[tuple[float, int, int]], mean: float | None, lowest: float | None, highest: float | None
+):
+    failures = make_failure_ledger([ScoreCell(*cell) for cell in cells], {})
+    assert (failures.mean, failures.lowest, failures.highest) == (mean, lowest, highest)
+
+
+def test_losses_are_named_by_cause():
+    failures = make_failure_ledger(
+        [ScoreCell(2.0, 4, 9)], {"setup": 1, "sandbox": 2, "model": 3, "verifier": 1, "node": 1, "bug": 1}, broken=2
+    )
+    assert failures.causes == {"slot": 3, "server": 3, "bug": 1, "node": 1, "verifier": 1}
+    assert (failures.rollouts, failures.lost, failures.broken) == (13, 9, 2)
+    assert describe_failures(failures) == (
+        "9 of 13 rollouts without a score (server 3, slot 3, bug 1, node 1, verifier 1): "
+        "the mean is 0.154 if each is 0, 0.846 if each is 1"
+    )
+    assert describe_failures(make_failure_ledger([ScoreCell(1.0, 1, 0)], {})) == ""
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 5))))
+def test_a_mean_that_lost_nothing_is_between_the_bounds(counts: list[tuple[int, int, int]]):
+    """Whatever the lost rollouts would have scored, the mean of all is within the bounds."""
+    failures = make_failure_ledger([ScoreCell(float(right), right + wrong, lost) for right, wrong, lost in counts], {})
+    for share in (0.0, 0.3, 1.0):
+        full = [
+            (right + share * lost) / (right + wrong + lost) for right, wrong, lost in counts if right + wrong + lost
+        ]
+        if full:
+            assert failures.lowest is not None and failures.highest is not None
+            assert failures.lowest - 1e-9 <= math.fsum(full) / len(full) <= failures.highest + 1e-9
+
+
+def test_a_summary_has_its_losses():
+    groups = [group(1.0, 0.0, None), group(None, None, None)]
+    failures = summarize(groups).failures
+    assert (failures.rollouts, failures.lost, failures.mean) == (6, 4, 0.5)
+    assert (failures.lowest, failures.highest) == (pytest.approx(1 / 6), pytest.approx(5 / 6))
+
+
+@pytest.mark.parametrize(
+    ("ended", "lost", "most", "ends"),
+    [(19, 19, 0.1, False), (20, 2, 0.1, False), (20, 3, 0.1, True), (20, 20, 1.0, False), (20, 1, 0.0, True)],
+)
+def test_the_share_of_failures_that_ends_a_run(ended: int, lost: int, most: float, ends: bool):
+    why = explain_failed_share(ended, {"sandbox": lost}, most)
+    assert bool(why) is ends
+    assert not ends or f"{lost} of {ended} rollouts ended without a score (slot {lost})" in why

@@ -19,19 +19,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.build import make_rollout, make_task, make_turn
 
+from ludus.encoding import to_json
 from ludus.errors import StoreError
 from ludus.sandbox.archive import ArchiveEntry
 from ludus.sandbox.file_tree import CollectedFiles, KeptSizes
 from ludus.store import CONFIG, LOCK, STORE, MemoryStore, RunDir, decode_record, make_safe_name
-from ludus.types import (
-    Call,
-    Failure,
-    Message,
-    Rollout,
-    Task,
-    ToolResult,
-    to_json,
-)
+from ludus.types import Call, Failure, Message, Rollout, Task, ToolResult
 
 SETTINGS = {"env": {"name": "toy", "limit": 3}, "run": {"concurrency": 4}}
 
@@ -46,6 +39,10 @@ def rollout(score: float | None = 1.0, *, text: str = "done", id: str = "t1") ->
         feedback="good",
         opening=(Message("user", "do it"),),
     )
+
+
+def unjudged(text: str = "done") -> Rollout:
+    return msgspec.structs.replace(make_rollout(1.0, text), score=None)
 
 
 def forked(work: Callable[[], object]) -> int:
@@ -232,6 +229,15 @@ def test_the_lock_names_its_owner_and_dies_with_it(tmp_path: Path):
 def test_two_writers_in_one_process_exclude_each_other_too(tmp_path: Path):
     with RunDir.open(tmp_path, {}), pytest.raises(StoreError, match=f"pid {os.getpid()}"):
         RunDir.open(tmp_path, {}, resume=True)
+
+
+def test_a_run_of_skillopt_is_recognized_and_left_alone(tmp_path: Path):
+    for name in (CONFIG, "history.json", "runtime_state.json"):
+        (tmp_path / name).write_text("{}")
+    for use in (lambda: RunDir.read(tmp_path), lambda: RunDir.open(tmp_path, {}, resume=True)):
+        with pytest.raises(StoreError, match=r"is a run of SkillOpt.*--agent\.skill .*--skillopt"):
+            use()
+    assert len(list(tmp_path.iterdir())) == 3, "not even a lock"
 
 
 def test_reading_what_is_not_there_says_so(tmp_path: Path):
@@ -664,3 +670,39 @@ def test_files_that_are_not_there(tmp_path: Path):
 
 def test_a_store_in_memory_keeps_no_files():
     assert MemoryStore().keep_files(left(a=b"x"), KeptSizes()) == ""
+
+
+# ---- without a verdict --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "kept"),
+    [
+        (rollout(None), unjudged(), "now"),
+        (unjudged("one"), unjudged("two"), "now"),
+        (unjudged(), rollout(0.5), "now"),
+        (unjudged(), rollout(None), "before"),
+        (rollout(0.5), unjudged(), "before"),
+    ],
+    ids=["failed", "again", "judged", "failed later", "scored"],
+)
+def test_a_result_without_a_verdict_is_between_a_failure_and_a_score(
+    tmp_path: Path, before: Rollout, now: Rollout, kept: str
+):
+    with RunDir.open(tmp_path / "r", SETTINGS) as run:
+        for store in (run, MemoryStore()):
+            store.put("k", before)
+            expected = now if kept == "now" else before
+            assert store.keep("k", now) == expected
+            assert store.get("k") == expected
+
+
+def test_a_result_without_a_verdict_is_done_and_has_no_score(tmp_path: Path):
+    with RunDir.open(tmp_path / "r", SETTINGS) as run:
+        run.put("judged", rollout(0.5))
+        run.put("unjudged", unjudged())
+        run.put("failed", rollout(None))
+        assert run.list_done() == {"judged", "unjudged"}
+        assert run.read_scores() == {"judged": 0.5, "unjudged": None, "failed": None}
+        assert run.measure_scores() == (3, 1, 0.5)
+        assert [failure.message for failure in run.read_failures()] == ["server down"]

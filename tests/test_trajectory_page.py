@@ -13,17 +13,10 @@ from hypothesis import strategies as st
 from tests.build import make_group, make_rollout, make_task, make_turn
 
 from ludus.batch import make_group_row
+from ludus.encoding import to_json
 from ludus.stats import summarize
 from ludus.trajectory_page import escape_markup, render_page
-from ludus.types import (
-    Call,
-    Group,
-    Message,
-    Provenance,
-    StopReason,
-    ToolResult,
-    to_json,
-)
+from ludus.types import Call, Group, Message, Provenance, StopReason, ToolResult
 
 NASTY = [
     "</script><script>alert(1)</script>",

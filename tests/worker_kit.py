@@ -16,13 +16,14 @@ from typing import Any, ClassVar
 
 from tests.http_kit import Loopback, Request
 
-from ludus.agent import Policy
 from ludus.batch import Batch, load_tasks
+from ludus.control import RunControl
 from ludus.env import Env
+from ludus.policy import Policy
 from ludus.rl.atropos_client import AtroposClient
 from ludus.rl.worker import Worker, WorkerPlan
 from ludus.rl.worker_settings import ServeSettings
-from ludus.rollout import RunOptions
+from ludus.runner import Runner, RunOptions
 from ludus.sandbox import SandboxSpec
 from ludus.store import RunDir
 from ludus.trackers import METRICS, TrackerSet
@@ -190,17 +191,16 @@ class TrajectoryServer:
 
 
 def make_plan(
-    folder: Path, model: Any, stop: asyncio.Event | None = None, *, size: int = 4, resume: bool = False, **settings: Any
+    folder: Path, model: Any, control: RunControl | None = None, *, size: int = 4, resume: bool = False, **settings: Any
 ) -> WorkerPlan:
     """A plan for a worker on `Coins`, with a run directory that the caller closes."""
     env = Coins()
     evals = load_tasks(env, "test", 2) if settings.get("eval_every") else ()
+    options = RunOptions(concurrency=4 * size, retries=0, control=control or RunControl())
     return WorkerPlan(
-        Batch(env, load_tasks(env, "train"), Policy(model), size),
-        None,
-        RunDir.open(folder, {}, resume=resume),
+        Batch(load_tasks(env, "train"), Policy(model), size),
+        Runner(env, store=RunDir.open(folder, {}, resume=resume), options=options),
         ServeSettings(**{"poll_seconds": 0.005, "drain_seconds": 0.05, **settings}),
-        RunOptions(concurrency=4 * size, retries=0, stop=stop),
         evals,
     )
 
@@ -229,13 +229,19 @@ async def run_worker(plan: WorkerPlan, url: str, *, token: str = "", ran: Ran | 
     """Run a worker to its end."""
     ran = ran or Ran()
     client = AtroposClient(url, token=token)
-    trackers = TrackerSet([], lambda line: plan.run.append(METRICS, line), ran.tell)
+    directory = get_directory(plan)
+    trackers = TrackerSet([], lambda line: directory.append(METRICS, line), ran.tell)
     try:
-        with plan.run:
+        with directory:
             ran.report = await Worker(plan, client, trackers, tell=ran.tell).run()
     finally:
         await client.close()
     return ran
+
+
+def get_directory(plan: WorkerPlan) -> RunDir:
+    assert isinstance(plan.runner.store, RunDir)
+    return plan.runner.store
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:

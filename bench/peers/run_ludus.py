@@ -12,12 +12,13 @@ from pathlib import Path
 
 from meter import PROMPT, Work, measure
 
-from ludus.agent import Policy
 from ludus.batch import Batch, load_tasks, process
 from ludus.env import Env
 from ludus.models.ledger import Budget, Ledger, MeteredModel
-from ludus.models.openai import ChatModel, OpenAISettings
-from ludus.rollout import RunOptions
+from ludus.models.openai import ChatModel
+from ludus.models.settings import OpenAISettings
+from ludus.policy import Policy
+from ludus.runner import Runner, RunOptions
 from ludus.sandbox import Sandbox
 from ludus.store import RunDir
 from ludus.tools import Tool, tool
@@ -52,10 +53,10 @@ async def generate(work: Work) -> int:
     env = Adding(count=work.rollouts // group_size)
     server = OpenAISettings(base_url=work.base_url, name="mock", concurrency=work.concurrency)
     model = MeteredModel(ChatModel(server), Ledger(Budget(tokens=1_000_000_000)), "agent")
-    batch = Batch(env, load_tasks(env, "train"), Policy(model), group_size)
+    batch = Batch(load_tasks(env, "train"), Policy(model), group_size)
     with tempfile.TemporaryDirectory() as folder, RunDir.open(Path(folder) / "run", {}) as run:
         try:
-            await process(batch, None, run, RunOptions(concurrency=work.concurrency))
+            await process(batch, Runner(env, store=run, options=RunOptions(concurrency=work.concurrency)))
         finally:
             await model.close()
         return sum(score == 1.0 for score in run.read_scores().values())

@@ -15,15 +15,15 @@ from typing import Any, ClassVar
 
 import skill_world as world
 
-from ludus.agent import Policy
 from ludus.env import Env
 from ludus.models.scripted import ScriptedModel
+from ludus.policy import Policy
 from ludus.reflact.records import Summary
 from ludus.reflact.splits import load_splits
 from ludus.reflact.train_settings import DataSettings, TrainSettings
 from ludus.reflact.trainer import train
 from ludus.reflact.training_run import Resources
-from ludus.rollout import RunOptions
+from ludus.runner import Runner, RunOptions
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.skill import Skill
 from ludus.store import RunDir
@@ -97,8 +97,9 @@ async def train_in(path: Path, plan: world.Plan) -> Summary:
     )
     policy = Policy(agent, Skill(world.SKILL))
     with RunDir.open(path, {}, resume=True) as run:
-        resources = Resources(store=run, options=RunOptions(concurrency=world.WORKERS))
-        records = [r async for r in train(env, policy, splits, settings, optimizer=optimizer, resources=resources)]
+        runner = Runner(env, store=run, options=RunOptions(concurrency=world.WORKERS))
+        resources = Resources(optimizer_concurrency=world.WORKERS)
+        records = [r async for r in train(runner, policy, splits, settings, optimizer=optimizer, resources=resources)]
     summary = records[-1]
     assert isinstance(summary, Summary)
     return summary

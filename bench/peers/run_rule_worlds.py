@@ -19,20 +19,20 @@ from typing import Any, ClassVar
 
 import rule_world as rw
 
-from ludus.agent import Policy
 from ludus.env import Env
 from ludus.models.scripted import ScriptedModel
+from ludus.policy import Policy
 from ludus.reflact.gate import Gate
-from ludus.reflact.ledger.ledger_settings import LedgerSettings, LedgerTuning
+from ludus.reflact.ledger.settings import LedgerSettings, LedgerTuning
 from ludus.reflact.records import Baseline, Record, Step, Summary
 from ludus.reflact.splits import Splits
 from ludus.reflact.train_settings import SlowUpdate, TrainSettings
 from ludus.reflact.trainer import train
 from ludus.reflact.training_run import Resources
-from ludus.rollout import RunOptions
+from ludus.runner import Runner, RunOptions
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.skill import Skill
-from ludus.store import RunDir, Store
+from ludus.store import MemoryStore, RunDir, Store
 from ludus.types import Completion, Finish, Message, Rollout, Sampling, Score, Task, ToolSpec
 
 _SKILL = re.compile(r"# The skill as it is\n\n(.*?)\n\n# (?:What|Its)", re.DOTALL)
@@ -206,14 +206,12 @@ async def train_world(world: rw.World, variant: str, store: Store | None) -> dic
     decide, deploy = watch.time(meter.decide), watch.time(meter.deploy)
     started = time.process_time()
     records = train(
-        RuleItems(),
+        Runner(RuleItems(), store=store or MemoryStore(), options=RunOptions(concurrency=16)),
         Policy(ScriptedModel(watch.time(make_agent(meter)), "agent"), Skill(rw.SKILL)),
         make_splits(world),
         settings,
         optimizer=ScriptedModel(watch.time(optimizer), "optimizer"),
-        resources=Resources(
-            store=store, options=RunOptions(concurrency=16), rollouts=meter.budget + tested if ledger else None
-        ),
+        resources=Resources(rollouts=meter.budget + tested if ledger else None),
     )
     best, claim, first = rw.SKILL, 0.0, 0.0
     before: Record | None = None

@@ -11,8 +11,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from ludus.encoding import to_json
 from ludus.store import RunDir
-from ludus.types import Completion, Message, Provenance, Rollout, Score, StopReason, Task, Turn, Usage, to_json
+from ludus.types import Completion, Message, Provenance, Rollout, Score, StopReason, Task, Turn, Usage
 
 LOOKS = 20_000
 

@@ -3,4 +3,8 @@
 Importing it does nothing: no files, no environment variables, no clients.
 """
 
-__version__ = "0.1.0"
+from pkgutil import extend_path
+
+__path__ = extend_path(__path__, __name__)  # `ludus.compat` comes with a package of its own
+
+__version__ = "0.2.0"

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from ludus.stats import Interval, compare_pairs, compute_interval, compute_spread, summarize
+from ludus.stats import Interval, PairedStats, compare_pairs, compute_interval, compute_spread, summarize
 from ludus.types import Group, Task, Usage
 
 TaskKey = tuple[str, str]
@@ -32,9 +32,22 @@ class ComparedRun(Struct, frozen=True, kw_only=True):
     rollouts: int
     excluded: int
     """Rollouts without a score. They are in no mean."""
+    suspects: int = 0
+    """Rollouts whose verdict the agent may have changed. They are in the mean."""
+    mean_without_suspects: float | None = None
+    """None if there are none, or nothing else."""
     usage: Usage
     """Of the recorded attempts."""
     median_seconds: float | None
+
+
+class TaskDifference(Struct, frozen=True):
+    """A task on which two runs differ, and its score in each."""
+
+    task: str
+    split: str
+    first: float
+    second: float
 
 
 class PairComparison(Struct, frozen=True, kw_only=True):
@@ -49,6 +62,13 @@ class PairComparison(Struct, frozen=True, kw_only=True):
     """Tasks with a higher score in the first."""
     lost: int
     tied: int
+    won_tasks: tuple[TaskDifference, ...] = ()
+    """The tasks that are counted in `won`, those with the largest difference first."""
+    lost_tasks: tuple[TaskDifference, ...] = ()
+    difference_without_suspects: float | None = None
+    """The difference if suspects are left out of both; None if neither has any."""
+    verdict: str = ""
+    """What the comparison says, in a sentence."""
     changed: int
     """Tasks of the same id that ask something else. They are not compared."""
     usage_first: Usage
@@ -68,6 +88,8 @@ class _TaskScore(Struct, frozen=True):
 
     task: Task
     score: float
+    unsuspected: float | None
+    """The score without suspects; None if all rollouts are suspects."""
     usage: Usage
     rollouts: int
 
@@ -92,22 +114,63 @@ def _compare_pair(
 ) -> PairComparison:
     shared = [key for key in firsts if key in seconds]
     same = [key for key in shared if firsts[key].task.prompt == seconds[key].task.prompt]
-    differences = [firsts[key].score - seconds[key].score for key in same]
+    pairs = [(firsts[key], seconds[key]) for key in same]
+    differences = [one.score - other.score for one, other in pairs]
     paired = compare_pairs(differences)
     reach = _find_range([score.score for scores in (firsts, seconds) for score in scores.values()])
+    interval = compute_paired_interval(differences, reach)
     return PairComparison(
         first=first,
         second=second,
         tasks=len(same),
         difference=paired.difference if paired else None,
-        interval=compute_paired_interval(differences, reach),
+        interval=interval,
         won=paired.wins if paired else 0,
         lost=paired.losses if paired else 0,
         tied=paired.ties if paired else 0,
+        won_tasks=_list_differing(pairs, 1),
+        lost_tasks=_list_differing(pairs, -1),
+        difference_without_suspects=_compare_unsuspected(pairs),
+        verdict=write_verdict(first, second, paired, interval),
         changed=len(shared) - len(same),
         usage_first=_average_usage(firsts[key] for key in same),
         usage_second=_average_usage(seconds[key] for key in same),
     )
+
+
+def _list_differing(pairs: Iterable[tuple[_TaskScore, _TaskScore]], sign: int) -> tuple[TaskDifference, ...]:
+    """The tasks whose difference has this sign, those with the largest one first."""
+    found = [
+        TaskDifference(one.task.id, one.task.split, one.score, other.score)
+        for one, other in pairs
+        if (one.score - other.score) * sign > 0
+    ]
+    return tuple(sorted(found, key=lambda each: -abs(each.first - each.second)))
+
+
+def _compare_unsuspected(pairs: Sequence[tuple[_TaskScore, _TaskScore]]) -> float | None:
+    if all(each.unsuspected == each.score for pair in pairs for each in pair):
+        return None
+    left = [
+        one.unsuspected - other.unsuspected
+        for one, other in pairs
+        if one.unsuspected is not None and other.unsuspected is not None
+    ]
+    return math.fsum(left) / len(left) if left else None
+
+
+def write_verdict(first: str, second: str, paired: PairedStats | None, interval: Interval | None) -> str:
+    """What a comparison says, in a sentence."""
+    if paired is None:
+        return f"{first} and {second} share no task with scores: they cannot be compared."
+    counts = f"{paired.wins} won, {paired.losses} lost, {paired.ties} tied"
+    if interval is None:
+        return f"One task is too few to tell {first} from {second}: {counts}."
+    band = f"[{interval.low:+.3f}, {interval.high:+.3f}] on {paired.tasks} tasks: {counts}"
+    if interval.low <= 0 <= interval.high:
+        return f"{first} cannot be told from {second}: difference {paired.difference:+.3f} {band}."
+    better, worse = (first, second) if paired.difference > 0 else (second, first)
+    return f"{better} is better than {worse}: {first} minus {second} is {paired.difference:+.3f} {band}."
 
 
 def _find_range(scores: Sequence[float]) -> float:
@@ -121,9 +184,14 @@ def _score_tasks(groups: Iterable[Group]) -> dict[TaskKey, _TaskScore]:
         values = [rollout.score.value for rollout in group.rollouts if rollout.score is not None]
         if values:
             usage = sum((rollout.usage for rollout in group.rollouts), Usage())
-            mean = math.fsum(values) / len(values)
-            found[group.task.split, group.task.id] = _TaskScore(group.task, mean, usage, len(group.rollouts))
+            key, count = (group.task.split, group.task.id), len(group.rollouts)
+            sure = [rollout.score.value for rollout in group.scored if rollout.score and not rollout.score.suspect]
+            found[key] = _TaskScore(group.task, _average(values), _average(sure) if sure else None, usage, count)
     return found
+
+
+def _average(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
 
 
 def _average_usage(scores: Iterable[_TaskScore]) -> Usage:
@@ -152,6 +220,8 @@ def _describe_run(name: str, groups: Sequence[Group]) -> ComparedRun:
         tasks=summary.overall.tasks,
         rollouts=summary.overall.rollouts,
         excluded=summary.overall.excluded,
+        suspects=summary.overall.suspects,
+        mean_without_suspects=summary.overall.mean_without_suspects,
         usage=summary.usage,
         median_seconds=spread.median if spread else None,
     )

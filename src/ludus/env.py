@@ -14,15 +14,19 @@ still raises but works in a slot that no agent has touched, the agent's files br
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import ClassVar, Literal, Self
 
 from msgspec import Struct
 
+from ludus.models import Model
+from ludus.policy import Agent
 from ludus.sandbox import ImageSupport, Sandbox, SandboxSpec
+from ludus.sandbox.file_tree import CollectedFiles, Protection
 from ludus.settings import Settings
 from ludus.tools import Tool
 from ludus.types import Completion, Count, Message, Rollout, Score, StopReason, Task, Turn, place_images
-from ludus.verify.grading import Grader
+from ludus.verify.grading import Judges
 
 
 class EnvSettings(Settings, frozen=True):
@@ -96,9 +100,9 @@ class Env(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Toolsets that are offered when the user names none."""
     system: ClassVar[str] = ""
     """The environment's system text. A skill is added to it and does not replace it."""
-    grader: ClassVar[Grader | None] = None
-    """The judges of a run, for environments whose `verify` asks a model. Declare it as `Grader()`: each run then gets
-    one with the models of the sections `judge` and `second_judge`."""
+    graded: ClassVar[bool] = False
+    """Whether a model judges: the environment defines `grade`, and a run must name the models in the sections `judge`
+    and `second_judge`."""
     facts: ClassVar[EnvFacts] = EnvFacts()
     """Licence, scoring, speed and so on, for `ludus envs` and the table of environments."""
 
@@ -110,24 +114,55 @@ class Env(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Tasks of the split that `tasks` leaves out because they cannot be run here: the reasons by id."""
         return {}
 
+    def make_system(self, task: Task) -> str:
+        """The environment's system text for a task, by default `system`."""
+        return self.system
+
     def opening(self, task: Task) -> tuple[Message, ...]:
         """The conversation before the first turn, without system text."""
         return (Message("user", task.prompt, images=place_images(task.images, task.prompt)),)
 
-    def slot(self, task: Task) -> SandboxSpec:
-        """The slot for one task, by default `sandbox`. Tasks may have different bases, or name one of the user's
-        profiles (`sandbox.profiles`). Not called when `sandbox` is None."""
-        assert self.sandbox is not None
-        return self.sandbox
+    def slot(self, task: Task, default: SandboxSpec) -> SandboxSpec:
+        """The slot for one task, by default `default`: `sandbox` with what the settings of the run change. Tasks may
+        have different bases, or name one of the user's profiles (`sandbox.profiles`). Not called when `sandbox` is
+        None."""
+        return default
 
     def use_images(self, support: ImageSupport) -> Self:
         """This environment, with images as the run's backend can have them. Called once before a run, if `sandbox` has
         an image."""
         return self
 
+    def make_agent(self, model: Model) -> Agent | None:
+        """The agent that acts in place of Ludus's own, for environments of other systems that bring one; None: it does
+        not."""
+        return None
+
+    def list_code(self) -> Iterable[Path] | None:
+        """The files that decide what it asks and how it scores; None: those of its class. A run in which one of them
+        has changed is not resumed."""
+        return None
+
+    @property
+    def title(self) -> str:
+        """What its tasks are called in texts for people and models."""
+        return self.name
+
     def list_protected(self) -> tuple[str, ...]:
         """The patterns of protected files, by default `protected`. For environments whose options decide them."""
         return self.protected
+
+    async def protect(self, task: Task, files: CollectedFiles, box: Sandbox) -> Protection:
+        """Which of the agent's files are not copied to `box`, a fresh slot that was set up; by default those of
+        `list_protected`. For environments that decide by what the task needs and what the slot has."""
+        return Protection(self.list_protected())
+
+    async def find_forgery(self, rollout: Rollout, box: Sandbox) -> tuple[str, ...]:
+        """Verify what the agent left with tests that must fail and with one that must pass, in a further fresh slot.
+        Called for a rollout that `verify` paid for (`rollout.score`). Returns the evidence that the verdict does not
+        depend on the tests, in words; then the score becomes 0. By default none: `ludus.verify.pytest` has controls of
+        its own."""
+        return ()
 
     async def prepare(self, task: Task) -> None:
         """Make on this host what the task's slots need, such as a folder that `slot` names as a base. Called before a
@@ -153,6 +188,29 @@ class Env(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         that the agent writes in the slot can be a score."""
         raise NotImplementedError(f"{type(self).__name__} does not define verify(rollout, box)")
 
+    @property
+    def scores_rollouts(self) -> bool:
+        """Whether there is a verdict. If not, a rollout is done when its agent has ended, with neither a score nor a
+        failure: `verify` is not called, and commands that need scores refuse the environment."""
+        return True
+
+    async def grade(self, rollout: Rollout, box: Sandbox | None, judges: Judges) -> Score:
+        """Judge a finished rollout with models: `judges.grade(...)`. Only environments that are `graded` define it; for
+        others it is `verify`."""
+        return await self.verify(rollout, box)
+
+    @property
+    def judges_groups(self) -> bool:
+        """Whether the rollouts of a task are judged together, by `verify_group`: a reward depends on the others of the
+        group. Those that fail are left out. A resumed run runs the whole group again and keeps what was missing. Only
+        for environments whose `sandbox` is None."""
+        return False
+
+    async def verify_group(self, rollouts: Sequence[Rollout]) -> Sequence[Score]:
+        """Judge finished rollouts of one task together: those that did not fail, in their order. Called in place of
+        `verify` if the environment `judges_groups`."""
+        return [await self.verify(rollout, None) for rollout in rollouts]
+
     async def solve(self, task: Task, box: Sandbox | None) -> str | Sequence[Turn]:
         """Solve the task perfectly, as proof that it can be scored: change the slot, and return the final answer; or
         all turns, if `verify` judges more than the answer. `ludus validate` calls it. No agent ever does."""
@@ -162,6 +220,11 @@ class Env(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 def can_solve(env: Env) -> bool:
     """Whether the environment defines `solve`."""
     return type(env).solve is not Env.solve
+
+
+def has_controls(env: Env) -> bool:
+    """Whether the environment defines `find_forgery`."""
+    return type(env).find_forgery is not Env.find_forgery
 
 
 def can_follow_up(env: Env) -> bool:

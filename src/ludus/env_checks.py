@@ -7,8 +7,10 @@ be recorded, the gold solution passes with value 1, doing nothing does not pass 
 files twice, and `verify` gives the same score twice.
 
 An answer that is contained in the opening messages or in the slot's files is a warning, not a problem: some tasks
-intend it. Short answers, options of a list, answers that many other tasks mention, and files that the task both places
-and names are no warning. The checks do not prove that every other wrong answer fails and every other right one passes.
+intend it. Options of a list, answers that many other tasks mention, and files that the task both places and names are
+no warning. A short answer may be there by chance: it is a warning if the opening messages call it the answer, or if
+most tasks of the split have theirs there. The checks do not prove that every other wrong answer fails and every other
+right one passes.
 """
 
 import asyncio
@@ -23,14 +25,17 @@ from typing import Any, Literal, TypeGuard, TypeVar, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ludus.agent import Limits
+from ludus.encoding import canonical
 from ludus.env import Env, can_solve, make_turns
 from ludus.errors import SandboxError, SetupError, describe_error, explain_not_async
 from ludus.judging import FilesUnusable, open_judging_slot
+from ludus.policy import Limits
 from ludus.rollout import make_opening, make_own_tools
+from ludus.runner import Runner
 from ludus.sandbox import WORKSPACE, Sandbox, SandboxSpec
+from ludus.sandbox.agent_files import find_changes
 from ludus.sandbox.pool import Pool
-from ludus.types import Provenance, Rollout, Score, StopReason, Task, Turn, canonical
+from ludus.types import Provenance, Rollout, Score, StopReason, Task, Turn
 
 LONGEST_ID = 200
 SHORTEST_LEAK = 6
@@ -39,7 +44,10 @@ DISTINCT_LEAK = 4
 COMMON_SHARE = 0.1
 """An answer in this share of the opening messages of tasks with other answers says nothing."""
 COMPARED_OPENINGS = 500
+SHORT_LEAKS, SHORT_SHARE = 5, 0.8
+"""Short answers are no chance if so many tasks, and this share of them, have theirs in their own opening messages."""
 SHOWN_CHANGES = 3
+SHOWN_CHARS = 400
 LISTED = 200_000
 """How many characters of the list of a slot's files are kept, to show where two slots differ."""
 
@@ -78,6 +86,10 @@ class EnvReport(Struct, frozen=True, kw_only=True):
     @property
     def ok(self) -> bool:
         return not any(check.verdict == "fail" for check in self.checks)
+
+    def list_problems(self, name: str) -> dict[str, str]:
+        """What a check has found, by task."""
+        return {each.task: each.message for check in self.checks if check.name == name for each in check.problems}
 
 
 @dataclass(frozen=True)
@@ -125,7 +137,7 @@ def judge_evidence(env: Env, split: str, evidence: Sequence[Evidence]) -> EnvRep
     tasks = [each.task for each in evidence]
     ready = [each for each in evidence if "setup" not in each.broken]
     common = find_common_answers(evidence)
-    leaks = list(_check_each(evidence, lambda each: check_leaks(each, common)))
+    leaks = [*_check_each(evidence, lambda each: check_leaks(each, common)), *find_short_leaks(evidence)]
     compared = sum(max(len(each.gold), len(each.empty)) > 1 for each in evidence)
     checks = [
         _make_check(IDS, len(tasks), _check_ids(tasks)),
@@ -307,6 +319,47 @@ def find_common_answers(evidence: Sequence[Evidence]) -> set[str]:
     return common
 
 
+def find_short_leaks(evidence: Sequence[Evidence]) -> list[EnvProblem]:
+    """Answers that are too short for `find_needle` and are given away all the same."""
+    short = [_ShortAnswer(each) for each in evidence]
+    short = [each for each in short if each.text]
+    stated = [each for each in short if each.is_alone(short, each.is_stated_in)]
+    there = [each for each in short if each.is_alone(short, each.is_in)]
+    if len(there) >= max(SHORT_LEAKS, SHORT_SHARE * len(short)):
+        return [EnvProblem(each.id, "the answer is in the opening messages") for each in there]
+    return [EnvProblem(each.id, "the opening messages say which answer it is") for each in stated]
+
+
+class _ShortAnswer:
+    """A short answer, and the opening messages of its task. The text is empty if the answer is not a short one, or if
+    the gold solution does not say it."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        answer, said = evidence.task.answer, evidence.gold_answer
+        text = " ".join(answer.split()) if isinstance(answer, str) and not find_needle(answer) else ""
+        self.text = text if said is None or text in said else ""
+        self.id = str(evidence.task.id)
+        self.opening = " ".join(evidence.opening.split())
+
+    def is_alone(self, others: "Sequence[_ShortAnswer]", is_in: Callable[[str], bool]) -> bool:
+        """Whether it is in its own opening messages, and in few of those of tasks with other answers."""
+        if not is_in(self.opening):
+            return False
+        compared = [each.opening for each in others[:COMPARED_OPENINGS] if each.text != self.text]
+        return sum(map(is_in, compared)) <= COMMON_SHARE * len(compared)
+
+    def is_in(self, opening: str) -> bool:
+        return _has_words(opening, self.text) and not _is_option(opening, self.text)
+
+    def is_stated_in(self, opening: str) -> bool:
+        """Whether the messages call it the answer: `The answer is 4.`, but not `Answer: yes or no`."""
+        return re.search(rf"{_CALLED}{re.escape(self.text)}{_NOT_LISTED}", opening) is not None
+
+
+_CALLED = r"(?i)\b(?:answer|solution|result)\W{0,3}(?:is|=|:)\W{0,3}"
+_NOT_LISTED = r"(?!\w|\s*(?:or\b|[/|,]))"
+
+
 def _has_words(text: str, words: str) -> bool:
     """Whether the text contains these words as a whole: `cat` is not in `concatenate`."""
     return re.search(rf"(?<!\w){re.escape(words)}(?!\w)", text) is not None
@@ -325,68 +378,75 @@ _MARK = r"(?:(?<=\s)|^)[(\[]?([A-Za-z]|\d\d?)[)\].:] +"
 
 def _format_score(score: Score) -> str:
     words = f"{score.value:g}, {'passed' if score.passed else 'not passed'}"
-    return f"{words}: {' '.join(score.feedback.split())[:200]}" if score.feedback else words
+    return f"{words}: {_shorten(' '.join(score.feedback.split()))}" if score.feedback else words
+
+
+def _shorten(text: str) -> str:
+    """The beginning and the end of a text: what a program prints last says why it ended."""
+    return text if len(text) <= SHOWN_CHARS else f"{text[: SHOWN_CHARS // 4]} … {text[-SHOWN_CHARS * 3 // 4 :]}"
 
 
 # ---- trying tasks -------------------------------------------------------------------------------------------------
 
 
 async def validate(
-    env: Env,
+    runner: Runner,
     split: str,
     tasks: Iterable[Task],
-    pool: Pool | None,
     *,
     limits: Limits = Limits(),
     concurrency: int = 4,
+    on_task: Callable[[Task], None] = lambda task: None,
 ) -> EnvReport:
-    """Try every task and check the evidence. Errors of the environment are reported, not raised."""
+    """Try every task and check the evidence. Errors of the environment are reported, not raised. `on_task` is called
+    with each task that was tried."""
     evidence = [Evidence(task) for task in tasks]
     queue = iter(evidence)
 
     async def work() -> None:
         for each in queue:
-            await try_task(env, each, pool, limits)
+            await try_task(runner, each, limits)
+            on_task(each.task)
 
     async with asyncio.TaskGroup() as group:
         for _ in range(concurrency):
             group.create_task(work())
-    return judge_evidence(env, split, evidence)
+    return judge_evidence(runner.env, split, evidence)
 
 
-async def try_task(env: Env, evidence: Evidence, pool: Pool | None, limits: Limits) -> None:
+async def try_task(runner: Runner, evidence: Evidence, limits: Limits) -> None:
     """Try one task: once with an empty answer, once with the gold solution."""
-    task = evidence.task
+    env, task = runner.env, evidence.task
 
     async def render_opening() -> str:
         return "\n".join(message.content for message in make_opening(env, task))
 
     async def get_spec() -> SandboxSpec:
         await env.prepare(task)
-        return env.slot(task)
+        return runner.make_spec(task)
 
     evidence.opening = await _attempt(evidence, "opening", limits, "setup_seconds", render_opening) or ""
     if env.sandbox is None:
         for gold in (False, True):
             solution = await _get_solution(env, evidence, None, limits, gold=gold)
             if solution is not None:
-                await _verify_twice(env, evidence, None, limits, solution, gold=gold)
+                await _verify_twice(runner, evidence, None, limits, solution, gold=gold)
         return
-    assert pool is not None, "an environment with a sandbox is validated with a pool"
+    assert runner.pool is not None, "an environment with a sandbox is validated with a pool"
     spec = await _attempt(evidence, "setup", limits, "setup_seconds", get_spec)
     try:
         for gold in (False, True):
             if spec is not None and "setup" not in evidence.broken:
-                await _try_in_slot(env, evidence, spec, pool, limits, gold=gold)
+                await _try_in_slot(runner, evidence, spec, runner.pool, limits, gold=gold)
     except (SandboxError, SetupError) as error:
         evidence.broken["setup"] = f"the slot failed: {error}"
 
 
 async def _try_in_slot(
-    env: Env, evidence: Evidence, spec: SandboxSpec, pool: Pool, limits: Limits, *, gold: bool
+    runner: Runner, evidence: Evidence, spec: SandboxSpec, pool: Pool, limits: Limits, *, gold: bool
 ) -> None:
     """Try a task in a slot, and verify it in the slot in which a run would."""
-    task = evidence.task
+    env, task = runner.env, evidence.task
     async with pool.lease(spec) as box:
         await _attempt(evidence, "setup", limits, "setup_seconds", lambda: env.setup(task, box))
         if "setup" in evidence.broken:
@@ -397,8 +457,8 @@ async def _try_in_slot(
         if solution is None:
             return
         try:
-            async with open_judging_slot(env, task, box, pool, limits) as judge_box:
-                await _verify_twice(env, evidence, judge_box, limits, solution, gold=gold)
+            async with open_judging_slot(task, box, runner, limits) as judge_box:
+                await _verify_twice(runner, evidence, judge_box, limits, solution, gold=gold)
         except FilesUnusable as error:
             evidence.broken["solve"] = str(error)
 
@@ -431,13 +491,23 @@ def _are_turns(solution: object) -> TypeGuard[Sequence[Turn]]:
 
 
 async def _verify_twice(
-    env: Env, evidence: Evidence, box: Sandbox | None, limits: Limits, solution: str | Sequence[Turn], *, gold: bool
+    runner: Runner,
+    evidence: Evidence,
+    box: Sandbox | None,
+    limits: Limits,
+    solution: str | Sequence[Turn],
+    *,
+    gold: bool,
 ) -> None:
     """Verify twice and keep the scores."""
     step, scores = ("verify gold", evidence.gold) if gold else ("verify empty", evidence.empty)
-    rollout = make_rollout(evidence.task, solution)
+    env, rollout = runner.env, make_rollout(evidence.task, solution)
+
+    def judge() -> Awaitable[Score]:
+        return env.grade(rollout, box, runner.judges) if env.graded else env.verify(rollout, box)
+
     for _ in range(2):
-        score: object = await _attempt(evidence, step, limits, "verify_seconds", lambda: env.verify(rollout, box))
+        score: object = await _attempt(evidence, step, limits, "verify_seconds", judge)
         if isinstance(score, Score):
             scores.append(score)
         else:
@@ -468,20 +538,25 @@ def make_rollout(task: Task, solution: str | Sequence[Turn]) -> Rollout:
     return Rollout(task=task, provenance=provenance, turns=make_turns(solution), stop=StopReason.FINISHED)
 
 
-_LIST = rf"""list() {{
+_LIST = r"""list() {
   cd "$1" || return
-  skip=(-name .git -o -name __pycache__)
-  find . -mindepth 1 "(" "${{skip[@]}}" ")" -prune -printf "$2/%P\t%y\n" -o -printf "$2/%P\t%y %m %l\n" | LC_ALL=C sort
-  find . -mindepth 1 "(" "${{skip[@]}}" ")" -prune -o -type f -print0 | LC_ALL=C sort -z | xargs -0 -r sha256sum |
-    sed -E "s|^.?([0-9a-f]{{64}})  \./(.*)|$2/\2\tcontent \1|"
-}}
-list "$workspace" {WORKSPACE}
+  skip=(-name .git -o -name __pycache__ -o -path ./run/ludus -o -path "./tmp/.ludus-*")
+  find . -mindepth 1 "(" "${skip[@]}" ")" -prune -printf "$2/%P\t%y\n" -o -printf "$2/%P\t%y %m %l\n" | LC_ALL=C sort
+  find . -mindepth 1 "(" "${skip[@]}" ")" -prune -o -type f -print0 | LC_ALL=C sort -z | xargs -0 -r sha256sum |
+    sed -E "s|^.?([0-9a-f]{64})  \./(.*)|$2/\2\tcontent \1|"
+}
+"""
+_LIST_WORKSPACE = f"""list "$workspace" {WORKSPACE}
 [ "$HOME" -ef "$workspace" ] || list "$HOME" "~" """
 
 
 async def list_files(box: Sandbox) -> SlotFiles:
-    """The files of the workspace and the home folder."""
-    command = f"(workspace={quote(box.resolve(WORKSPACE))}\n{_LIST})"
+    """The files of the workspace and the home folder. Of a slot with an image, what differs from the image: a working
+    folder may be the root, with /proc and everything else."""
+    if changes := find_changes(box):
+        command = f"({_LIST}\nlist {quote(changes)} '')"
+    else:
+        command = f"(workspace={quote(box.resolve(WORKSPACE))}\n{_LIST}\n{_LIST_WORKSPACE})"
     digest = await box.exec(f"{command} | sha256sum")
     listing = await box.exec(f"{command} | head -c {LISTED}")
     return SlotFiles(digest.stdout.decode(), listing.stdout.decode(errors="replace"))

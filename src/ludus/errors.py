@@ -4,7 +4,9 @@
     ├── ConfigError        the user: a setting is wrong; the message names the field and the fix
     │   └── Unsupported    the user, or a client of the gateway: the model cannot do what a request asks for
     ├── BudgetExhausted    the user: a budget is spent; the run stops cleanly and can be resumed
+    ├── RunStalled         the user: nothing moved for too long; the run stops and can be resumed
     ├── StoreError         the user: the run directory cannot be written, is locked or is damaged
+    ├── EngineLost         the user: the cluster that rollouts run on is gone; the run stops and can be resumed
     └── RolloutError       nobody: something broke; unless the agent did it, it is retried, then recorded as failed
         ├── ModelError     the model server
         │   └── ModelUnusable  the user: wrong key, unknown model, no server; the run stops and can be resumed
@@ -21,6 +23,9 @@ Ludus: `describe_bug` makes the `Failure` of it, the run goes on, and the comman
 other `LudusError`s stop the run.
 """
 
+import errno
+import os
+import resource
 import sysconfig
 import traceback
 from collections.abc import Generator
@@ -57,8 +62,16 @@ class BudgetExhausted(LudusError):
     """A budget is spent. The run stops cleanly and can be resumed with a larger budget."""
 
 
+class RunStalled(LudusError):
+    """Nothing has moved for `limits.stall_seconds`. What was under way is dropped; the run can be resumed."""
+
+
 class StoreError(LudusError):
     """The run directory cannot be used."""
+
+
+class EngineLost(LudusError):
+    """What rollouts run on is gone as a whole, such as a cluster without its head."""
 
 
 class RolloutError(LudusError):
@@ -71,7 +84,7 @@ class RolloutError(LudusError):
         self.retryable = retryable
 
     def as_failure(self) -> Failure:
-        return Failure(self.boundary, str(self), self.retryable)
+        return Failure(self.boundary, name_open_files(str(self)), self.retryable)
 
 
 class ModelError(RolloutError):
@@ -174,11 +187,26 @@ def describe_bug(error: BaseException) -> Failure:
     text = "".join(lines).strip()
     text = text if len(text) <= 2 * LONGEST else f"{text[:LONGEST]}\n…\n{text[-LONGEST:]}"
     text = text if text.startswith("Traceback") else f"Traceback:\n{text}"
-    return Failure(BUG, f"{describe_error(error)}\n{text}", retryable=False)
+    return Failure(BUG, f"{name_open_files(describe_error(error))}\n{text}", retryable=False)
 
 
 _FRAMES = 10
 """The number of innermost frames in the traceback of a bug."""
+
+
+OPEN_FILES = "EMFILE"
+"""In the message of a failure: this process had no file descriptor left."""
+
+
+def name_open_files(message: str) -> str:
+    """The message; with the limit and what to do, if it says that too many files were open."""
+    if os.strerror(errno.EMFILE) not in message or OPEN_FILES in message:
+        return message
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return (
+        f"{message} ({OPEN_FILES}: this process may have {most:,} open files; raise the limit with `ulimit -n`, or "
+        "lower run.concurrency)"
+    )
 
 
 def find_first(error: BaseException) -> BaseException:

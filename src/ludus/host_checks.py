@@ -24,9 +24,8 @@ from ludus.config.build_sandboxes import list_sections, make_profiles
 from ludus.config.secrets import find_weights_folder, read_secret
 from ludus.errors import ConfigError, describe_error, suggest
 from ludus.http_client import Client, HttpError, Response, Timeouts
-from ludus.models.anthropic import AnthropicSettings
-from ludus.models.openai import AzureSettings
 from ludus.models.server import ServerSettings
+from ludus.models.settings import AnthropicSettings, AzureSettings
 from ludus.models.weights import SMOLLM2
 from ludus.sandbox.limits import LimitStatus
 

@@ -3,9 +3,9 @@
     client.request ──> pool of the origin ──> idle connection, or a new one ──> write ──> parser (C) ──> Response
 
 It is on the hot path of every rollout, so it has only what model servers and simple web APIs need: keep-alive,
-Content-Length, chunked and until-close bodies, TLS, time limits, a size limit, an explicit proxy. It does not follow
-redirects, keep cookies, retry, or ask for compression (a compressed body is decompressed, within the size
-limit). It reads no environment variables.
+Content-Length, chunked and until-close bodies, TLS, time limits, a size limit, an explicit proxy, unix sockets. It does
+not follow redirects, keep cookies, or ask for compression (a compressed body is decompressed, within the size limit).
+It reads no environment variables, and retries nothing: `send_with_retries` is for requests that may be sent twice.
 
 Guarantees. A request ends with a `Response` of any status, or with an `HttpError`. A request that is cancelled, times
 out or fails closes its connection. At most `connections` are open per origin; further requests wait in order. An idle
@@ -20,8 +20,11 @@ import base64
 import socket
 import ssl
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from functools import lru_cache
+from time import time
 from typing import NamedTuple, Self, cast
 from urllib.parse import quote, unquote, urlsplit
 from weakref import WeakKeyDictionary
@@ -43,6 +46,9 @@ FREE_BYTES = 256 * 1024
 
 SHARED_BYTES = 128 * 1024 * 1024
 """The size of the budget that all clients of models and tools share."""
+
+LONGEST_ASKED = 30.0
+"""`send_with_retries` waits no longer than this for a server that asks for it."""
 
 
 class HttpError(Exception):
@@ -235,16 +241,18 @@ class Client:
         connections: int = 256,
         response_bytes: int = 64 * 1024 * 1024,
         proxy: str = "",
+        unix: str = "",
         tls: ssl.SSLContext | None = None,
         budget: Callable[[], ByteBudget] | None = None,
     ) -> None:
-        """`budget` is called for each new connection, in the event loop. Without it, only single responses are
-        limited."""
+        """`unix` is the path of a socket to which all requests go, whatever host their URL names. `budget` is called
+        for each new connection, in the event loop. Without it, only single responses are limited."""
         self._budget = budget
         self._timeouts = timeouts
         self._connections = connections
         self._response_bytes = response_bytes
         self._proxy = proxy
+        self._unix = unix
         self._tls = tls
         self._pools: dict[tuple[bool, str, int], _Pool] = {}
         self._open: set[_Connection] = set()
@@ -366,12 +374,15 @@ class Client:
 
     async def _dial(self, target: Target) -> "_Connection":
         loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(
-            lambda: _Connection(loop, self._open, self._response_bytes, self._budget and self._budget()),
-            target.host,
-            target.port,
-            ssl=self._get_tls() if target.secure else None,
-        )
+        tls = self._get_tls() if target.secure else None
+
+        def make_connection() -> _Connection:
+            return _Connection(loop, self._open, self._response_bytes, self._budget and self._budget())
+
+        if self._unix:
+            _, connection = await loop.create_unix_connection(make_connection, self._unix, ssl=tls)
+        else:
+            _, connection = await loop.create_connection(make_connection, target.host, target.port, ssl=tls)
         return connection
 
     async def _connect_through_proxy(self, target: Target, limits: Timeouts) -> "_Connection":
@@ -400,6 +411,50 @@ class Client:
         if self._tls is None:
             self._tls = ssl.create_default_context()
         return self._tls
+
+
+async def send_with_retries(
+    send: Callable[[], Awaitable[Response]], pauses: Sequence[float], is_busy: Callable[[int], bool]
+) -> Response:
+    """The response to a request that may be sent more than once. After each of the pauses it is sent again, if there
+    was no response, or one whose status `is_busy`. A server that asks for another pause gets it.
+
+    Raises:
+        HttpError: the last attempt got no whole response.
+    """
+    for pause in pauses:
+        asked = None
+        with suppress(HttpError):
+            response = await send()
+            if not is_busy(response.status):
+                return response
+            asked = read_retry_after(response, time())
+        await asyncio.sleep(pause if asked is None else min(asked, LONGEST_ASKED))
+    return await send()
+
+
+def read_retry_after(response: Response, now: float) -> float | None:
+    """The seconds that the server asks to wait. The headers give milliseconds, seconds, or a date."""
+    if milliseconds := _parse_number(response.get_header("retry-after-ms")):
+        return milliseconds / 1000
+    text = response.get_header("retry-after")
+    if not text:
+        return None
+    seconds = _parse_number(text)
+    if seconds is not None:
+        return seconds
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - now)
+    except ValueError:
+        return None
+
+
+def _parse_number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 <= value < float("inf") else None
 
 
 def decompress(body: bytes, encoding: str, limit: int) -> bytes:

@@ -29,7 +29,8 @@ _SIGNATURES = {
 _DATA_URL = re.compile(r"data:(image/(?:png|jpeg|gif|webp));base64,([A-Za-z0-9+/=]+)")
 _STORED_URL = re.compile(rb'("url":|[\[,])"data:image/(png|jpeg|gif|webp);base64,([A-Za-z0-9+/=]+)"')
 """A `data:` URL in JSON, as the field `url` or in a list. In a text its quotes are escaped."""
-
+_STORED_NAME = re.compile(rb'("url":|[\[,])"(images/[0-9a-f]{32}\.(?:png|jpeg|gif|webp))"')
+"""The name of a stored picture, in the same places."""
 
 IMAGE_MARK = b'"data:image/'
 """What JSON with a picture in it contains."""
@@ -120,3 +121,14 @@ def extract_images(body: bytes, save: Callable[[str, bytes], object]) -> bytes:
         return b'%b"%b"' % (before, name.encode())
 
     return _STORED_URL.sub(replace, body)
+
+
+def restore_images(body: bytes, load: Callable[[str], bytes]) -> bytes:
+    """The JSON from which `extract_images` took pictures, with them again. `load` reads the file of a name."""
+
+    def replace(found: re.Match[bytes]) -> bytes:
+        before, name = found.groups()
+        kind = name.rpartition(b".")[2]
+        return b'%b"data:image/%b;base64,%b"' % (before, kind, base64.b64encode(load(name.decode())))
+
+    return _STORED_NAME.sub(replace, body)

@@ -8,6 +8,11 @@ the stop reason `broken`, and the score's feedback says why. If it is the world'
 error is not retryable: `verify` was repeated already, and other turns of the agent would be a second chance. There is
 one exception. If the world took the slot with the agent's work, there is nothing to judge, and the rollout is retried.
 
+A score that pays is checked: `Env.find_forgery` verifies the same files with controls, in a further slot. A state that
+passes what must fail is forged: the score is 0, the stop reason `forged`, and `Score.suspect` has the evidence. If the
+environment's own solution fails the same controls, they say nothing about this task, and the score stands. Without a
+solution to ask, the score stands too, but it is suspect.
+
 The questions that `causes` asks are answered by trying it in a fresh slot. For the verifier that is `setup` and
 `verify` on the task's first state and, if that raises, on the state that the environment's `solve` makes: a `verify`
 that raises when the agent wrote no file has no score for the first state, but works.
@@ -15,15 +20,15 @@ that raises when the agent wrote no file has no score for the first state, but w
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from ludus.agent import Limits
+from ludus.activity import enter_phase
 from ludus.causes import Cause, FailureEvidence, Phase, decide_cause, explain_fault
-from ludus.env import Env, can_solve, make_turns
+from ludus.env import Env, can_solve, has_controls, make_turns
 from ludus.errors import (
     LudusError,
     ModelUnusable,
@@ -34,10 +39,12 @@ from ludus.errors import (
     VerifierError,
     boundary,
 )
+from ludus.policy import Limits
+from ludus.runner import Runner
 from ludus.sandbox import Sandbox
 from ludus.sandbox.agent_files import collect_files, copy_files
 from ludus.sandbox.file_tree import CollectedFiles
-from ludus.sandbox.pool import Pool, is_alive
+from ludus.sandbox.pool import is_alive
 from ludus.types import Rollout, Score, StopReason, Task, Turn
 
 T = TypeVar("T")
@@ -61,17 +68,20 @@ class _Attempt:
 
 @dataclass(frozen=True)
 class Judge:
-    """Judges the rollouts of an environment. `retries`: how often `verify` is repeated after a failure. `keep` is
+    """Judges the rollouts of a run. `verify` is repeated as often after a failure as the run's options say. `keep` is
     called with the files that each agent left."""
 
-    env: Env
-    pool: Pool | None
+    runner: Runner
     limits: Limits
-    retries: int = 0
     keep: KeepFiles | None = None
 
+    @property
+    def env(self) -> Env:
+        return self.runner.env
+
     async def judge(self, acted: Rollout, box: Sandbox | None) -> Rollout:
-        """Score a rollout whose agent has acted in `box`. Ends the agent's processes.
+        """Score a rollout whose agent has acted in `box`. Ends the agent's processes. Where there is no verdict, its
+        files are kept all the same.
 
         Raises:
             RolloutError: the world failed, and there is no score.
@@ -84,6 +94,8 @@ class Judge:
                 return await self.blame(acted, box, error, Phase.COLLECTING)
         if files is not None and self.keep is not None:
             acted = msgspec.structs.replace(acted, files=self.keep(files))
+        if not self.env.scores_rollouts:
+            return acted
         return await self.judge_files(acted, box, files)
 
     async def judge_files(self, acted: Rollout, box: Sandbox | None, files: CollectedFiles | None) -> Rollout:
@@ -93,10 +105,11 @@ class Judge:
             RolloutError: the world failed, and there is no score.
         """
         own = box if files is None else None  # what the agent left is in its own slot alone
-        for repeats_left in reversed(range(self.retries + 1)):
+        retries = self.runner.options.retries
+        for repeats_left in reversed(range(retries + 1)):
             attempt = _Attempt(Phase.VERIFYING if files is None else Phase.RESTORING)
             try:
-                if own is not None and repeats_left < self.retries:
+                if own is not None and repeats_left < retries:
                     await own.settle()
                 return await self._verify_files(acted, box, files, attempt)
             except ModelUnusable:
@@ -105,6 +118,21 @@ class Judge:
                 if not (repeats_left and _may_pass(error) and (own is None or is_alive(own))):
                     return await self.blame(acted, box, error, attempt.phase, is_lost=own is not None)
         raise AssertionError("the last repetition returns or raises")
+
+    async def judge_group(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
+        """Score rollouts of one task together, as far as they have not failed. If that fails, all of these have failed:
+        the agents have acted, so they are not run again."""
+        acted = [rollout for rollout in rollouts if rollout.failure is None]
+        if not acted:
+            return list(rollouts)
+        try:
+            scores = await self._verify_group(acted)
+        except RolloutError as error:
+            error.retryable = False
+            failed = {"stop": StopReason.FAILED, "failure": error.as_failure()}
+            return [msgspec.structs.replace(each, **failed) if each.failure is None else each for each in rollouts]
+        found = iter(scores)
+        return [msgspec.structs.replace(each, score=next(found)) if each.failure is None else each for each in rollouts]
 
     async def blame(
         self,
@@ -152,27 +180,74 @@ class Judge:
         self, acted: Rollout, box: Sandbox | None, files: CollectedFiles | None, attempt: _Attempt
     ) -> Rollout:
         if box is None or files is None:
-            return msgspec.structs.replace(acted, score=await self._verify(acted, box))
+            return _conclude(acted, await self._verify(acted, box))
         async with self._open_fresh(acted.task, box) as fresh:
             attempt.phase = Phase.COPYING
-            left_out = await copy(files, fresh, self.env)
+            copied = await copy(files, fresh, self.env, acted.task)
             attempt.phase = Phase.VERIFYING
-            acted = msgspec.structs.replace(acted, left_out=left_out)
-            return msgspec.structs.replace(acted, score=await self._verify(acted, fresh))
+            acted = msgspec.structs.replace(acted, left_out=copied.left_out)
+            judged = _conclude(acted, await self._verify(acted, fresh), copied.suspect)
+        if not has_controls(self.env) or judged.score is None or judged.score.value <= 0.0:
+            return judged
+        return await self._check_forgery(judged, box, files)
+
+    # ---- controls -------------------------------------------------------------------------------------------------
+
+    async def _check_forgery(self, judged: Rollout, box: Sandbox, files: CollectedFiles) -> Rollout:
+        """The rollout as it is, or with the score 0 if its verdict does not depend on the tests."""
+        evidence = await self._find_forgery(judged, box, files)
+        if not evidence or judged.score is None:
+            return judged
+        is_valid = await self._has_valid_controls(judged, box)
+        if is_valid is None:
+            suspect = (*judged.score.suspect, *evidence)
+            return msgspec.structs.replace(judged, score=msgspec.structs.replace(judged.score, suspect=suspect))
+        return _conclude(judged, Score.forged(evidence)) if is_valid else judged
+
+    async def _find_forgery(self, judged: Rollout, box: Sandbox, files: CollectedFiles) -> tuple[str, ...]:
+        async with self._open_fresh(judged.task, box) as fresh:
+            await copy(files, fresh, self.env, judged.task)
+            with boundary(VerifierError, f"{self.env.name}: the controls of task '{judged.task.id}'"):
+                finding = self.env.find_forgery(judged, fresh)
+                return await _limit_time(finding, self.limits.verify_seconds, "verify_seconds")
+
+    async def _has_valid_controls(self, judged: Rollout, box: Sandbox) -> bool | None:
+        """Whether the environment's own solution passes what the agent's result did not; None if there is none."""
+        try:
+            async with self._open_fresh(judged.task, box) as fresh:
+                async with asyncio.timeout(self.limits.rollout_seconds):
+                    await self.env.solve(judged.task, fresh)
+                files = await collect(self.env, fresh)
+            return not await self._find_forgery(judged, box, files) if files is not None else None
+        except ModelUnusable:
+            raise
+        except Exception:  # an environment may raise anything, also if it has no solution for this task
+            return None
 
     async def _verify(self, acted: Rollout, box: Sandbox | None) -> Score:
         with boundary(VerifierError, f"{self.env.name}: verify of task '{acted.task.id}'"):
-            score = await _limit_time(self.env.verify(acted, box), self.limits.verify_seconds, "verify_seconds")
+            judging = self.env.grade(acted, box, self.runner.judges)
+            score = await _limit_time(judging, self.limits.verify_seconds, "verify_seconds")
         if not isinstance(score, Score):  # pyright: ignore[reportUnnecessaryIsInstance]  # environments are foreign code
             what = type(score).__name__
             raise VerifierError(f"{self.env.name}: verify returned {what}, not a Score", retryable=False)
         return score
 
+    async def _verify_group(self, acted: Sequence[Rollout]) -> Sequence[Score]:
+        what = f"{self.env.name}: verify_group of task '{acted[0].task.id}'"
+        with boundary(VerifierError, what):
+            scores = await _limit_time(self.env.verify_group(acted), self.limits.verify_seconds, "verify_seconds")
+        if len(scores) != len(acted) or not all(isinstance(score, Score) for score in scores):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise VerifierError(f"{what} must return a Score for each of the {len(acted)} rollouts")
+        return scores
+
     @asynccontextmanager
     async def _open_fresh(self, task: Task, box: Sandbox) -> AsyncGenerator[Sandbox, None]:
         """A new slot in place of `box`, set up. If `box` was replaced already, it is one more."""
-        assert self.pool is not None
-        async with self.pool.exchange(box) as fresh:
+        assert self.runner.pool is not None
+        async with AsyncExitStack() as stack:
+            with enter_phase("slot"):
+                fresh = await stack.enter_async_context(self.runner.pool.exchange(box))
             await set_up(self.env, task, fresh, self.limits)
             yield fresh
 
@@ -180,10 +255,10 @@ class Judge:
 
     async def _has_working_engine(self, box: Sandbox | None) -> bool:
         """Whether the pool makes a new slot that runs a command."""
-        if self.pool is None or box is None:
+        if self.runner.pool is None or box is None:
             return False
         try:
-            async with self.pool.exchange(box) as fresh:
+            async with self.runner.pool.exchange(box) as fresh:
                 return (await fresh.exec("true")).exit_code == 0
         except Exception:  # a backend may raise anything; what it raised first is reported
             return False
@@ -208,7 +283,7 @@ class Judge:
             return False
 
     async def _try_verify(self, acted: Rollout, box: Sandbox | None, *, solved: bool) -> bool:
-        solution: str | Sequence[Turn] = _PLAIN_REPLY if self.env.grader else ""
+        solution: str | Sequence[Turn] = _PLAIN_REPLY if self.env.graded else ""
         if solved:
             async with asyncio.timeout(self.limits.rollout_seconds):
                 solution = await self.env.solve(acted.task, box)
@@ -221,7 +296,7 @@ class Judge:
 
 
 async def set_up(env: Env, task: Task, box: Sandbox, limits: Limits) -> None:
-    with boundary(SetupError, f"{env.name}: setup of task '{task.id}'"):
+    with boundary(SetupError, f"{env.name}: setup of task '{task.id}'"), enter_phase("setup"):
         await _limit_time(env.setup(task, box), limits.setup_seconds, "setup_seconds")
 
 
@@ -253,35 +328,54 @@ async def collect(env: Env, box: Sandbox) -> CollectedFiles | None:
         raise _describe_unusable(error, "read") from error
 
 
-async def copy(files: CollectedFiles, fresh: Sandbox, env: Env) -> tuple[str, ...]:
-    """Write the agent's files into a slot that was set up. Returns the names of those that were left out.
+def _conclude(acted: Rollout, score: Score, suspect: tuple[str, ...] = ()) -> Rollout:
+    """The rollout with its score. Evidence that the agent changed the verdict itself makes it forged. What it only may
+    have changed (`suspect`) is of interest where the score pays."""
+    if score.suspect and score.value == 0.0:
+        return msgspec.structs.replace(acted, stop=StopReason.FORGED, score=score)
+    if suspect and score.value > 0.0:
+        score = msgspec.structs.replace(score, suspect=(*score.suspect, *suspect))
+    return msgspec.structs.replace(acted, score=score)
+
+
+class CopiedFiles(NamedTuple):
+    """What became of an agent's files in a fresh slot."""
+
+    left_out: tuple[str, ...]
+    suspect: tuple[str, ...]
+    """What was copied although it may change the verdict."""
+
+
+async def copy(files: CollectedFiles, fresh: Sandbox, env: Env, task: Task) -> CopiedFiles:
+    """Write the agent's files into a slot that was set up.
 
     Raises:
         FilesUnusable: they cannot be written, or are too large.
         SandboxError: the slot is gone.
     """
     try:
-        return await copy_files(files, fresh, env.list_protected(), env.hidden)
+        protection = await env.protect(task, files, fresh)
+        return CopiedFiles(await copy_files(files, fresh, protection, env.hidden), protection.suspect)
     except (OSError, ValueError) as error:
         raise _describe_unusable(error, "copied into a fresh slot") from error
 
 
 @asynccontextmanager
-async def open_judging_slot(
-    env: Env, task: Task, box: Sandbox, pool: Pool, limits: Limits
-) -> AsyncGenerator[Sandbox, None]:
+async def open_judging_slot(task: Task, box: Sandbox, runner: Runner, limits: Limits) -> AsyncGenerator[Sandbox, None]:
     """The slot where `verify` runs after an agent has acted in `box`: a fresh one with the agent's files, or the same.
 
     Raises:
         FilesUnusable: the files cannot be read or copied.
     """
+    env = runner.env
     files = await collect(env, box)
     if files is None:
         yield box
         return
-    async with pool.exchange(box) as fresh:
+    assert runner.pool is not None
+    async with runner.pool.exchange(box) as fresh:
         await set_up(env, task, fresh, limits)
-        await copy(files, fresh, env)
+        await copy(files, fresh, env, task)
         yield fresh
 
 

@@ -9,26 +9,24 @@ one that a failure of the world ended before its agent had finished. A rollout w
 score of 0. One whose `verify` failed is judged: a corrected verifier gives it a score.
 """
 
-import asyncio
 import math
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 from msgspec import Struct
 
-from ludus.agent import Limits
 from ludus.batch import read_tasks
 from ludus.comparison import TaskKey
+from ludus.engine import run_many
 from ludus.env import Env
-from ludus.errors import ModelUnusable, RolloutError, SetupError, boundary, raise_first
-from ludus.judging import Judge
-from ludus.sandbox import Sandbox
+from ludus.errors import raise_first
+from ludus.models.no_model import NoModel
+from ludus.policy import Limits, Policy
+from ludus.runner import ActedWork, Job, Runner
 from ludus.sandbox.file_tree import CollectedFiles
-from ludus.sandbox.pool import Pool
-from ludus.stats import Interval, compute_interval
+from ludus.stats import UNSCORED, FailureLedger, Interval, ScoreCell, compute_interval, make_failure_ledger
 from ludus.store import RunDir
 from ludus.types import Rollout, StopReason, Task
 
@@ -46,6 +44,8 @@ class Rescored(Struct, frozen=True):
     after: Rollout | None
     reason: str = ""
     files: CollectedFiles | None = None
+    failed_at: str = UNSCORED
+    """The boundary that failed, where there is no new score."""
 
     @property
     def stays(self) -> bool:
@@ -82,6 +82,8 @@ class RescoreReport(Struct, frozen=True, kw_only=True):
     changes: tuple[ScoreChange, ...]
     unjudged: Mapping[str, int]
     """The number of rollouts that could not be judged, by reason."""
+    failures: FailureLedger
+    """What has no new score, by cause, with the bounds of the new mean."""
 
 
 # ---- what can be judged -------------------------------------------------------------------------------------------
@@ -114,66 +116,46 @@ def read_tasks_of(rollouts: Iterable[Rollout], env: Env, split: str) -> dict[Tas
 
 def restore_acted(rollout: Rollout, task: Task) -> Rollout:
     """The rollout as it was when its agent had finished, as an attempt at `task`."""
-    stop = rollout.stop
-    if stop in (StopReason.FAILED, StopReason.BROKEN):
-        stop = (rollout.turns[-1].stop if rollout.turns else None) or StopReason.FINISHED
-    return msgspec.structs.replace(rollout, task=task, score=None, failure=None, stop=stop, left_out=())
+    return msgspec.structs.replace(rollout, task=task, score=None, failure=None, stop=rollout.agent_stop, left_out=())
 
 
 # ---- judging ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Rescoring:
-    """What rollouts are judged with."""
+async def rescore(
+    run: RunDir,
+    tasks: Mapping[TaskKey, Task],
+    runner: Runner,
+    limits: Limits = Limits(),
+    *,
+    record: Callable[[Rescored], None],
+) -> None:
+    """Judge the outcomes of a run again, side by side. `record` is called with each when it ends."""
+    policy = Policy(NoModel(), limits=limits)
+    stored: dict[int, Rollout] = {}
 
-    env: Env
-    pool: Pool | None
-    limits: Limits
-    retries: int = 2
-    concurrency: int = 16
+    def list_jobs() -> Iterator[Job]:
+        for _, rollout in run.read_outcomes():
+            task = tasks.get((rollout.task.split, rollout.task.id))
+            if reason := find_obstacle(rollout, task, runner.env):
+                record(Rescored(rollout, None, reason))
+                continue
+            assert task is not None
+            files = run.read_files(rollout.files) if runner.env.sandbox is not None else None
+            acted = ActedWork(restore_acted(rollout, task), files)
+            job = Job(task, policy, rollout.provenance.replicate, rollout.provenance.seed, acted=acted)
+            stored[id(job)] = rollout
+            yield job
 
-    async def rescore(self, run: RunDir, tasks: Mapping[TaskKey, Task], *, record: Callable[[Rescored], None]) -> None:
-        """Judge the outcomes of a run again, `concurrency` at a time. `record` is called with each when it ends."""
-        waiting = (rollout for _, rollout in run.read_outcomes())
+    def take(job: Job, after: Rollout) -> None:
+        before = stored.pop(id(job))
+        if after.failure is not None:
+            record(Rescored(before, None, f"no score: {after.failure.message}", failed_at=after.failure.boundary))
+        else:
+            record(Rescored(before, after, files=job.acted.files if job.acted else None))
 
-        async def work() -> None:
-            for rollout in waiting:
-                task = tasks.get((rollout.task.split, rollout.task.id))
-                record(await self._rescore_one(run, rollout, task))
-
-        with raise_first():
-            async with asyncio.TaskGroup() as group:
-                for _ in range(self.concurrency):
-                    group.create_task(work())
-
-    async def _rescore_one(self, run: RunDir, rollout: Rollout, task: Task | None) -> Rescored:
-        if reason := find_obstacle(rollout, task, self.env):
-            return Rescored(rollout, None, reason)
-        assert task is not None
-        acted = restore_acted(rollout, task)
-        files = run.read_files(rollout.files) if self.env.sandbox is not None else None
-        judge = Judge(self.env, self.pool, self.limits, self.retries)
-        try:
-            async with self._lease_slot(task) as box:
-                return Rescored(rollout, await judge.judge_files(acted, box, files), files=files)
-        except ModelUnusable:  # of a judge's model: every other one would fail too
-            raise
-        except RolloutError as error:
-            return Rescored(rollout, None, f"no score: {error}")
-
-    @asynccontextmanager
-    async def _lease_slot(self, task: Task) -> AsyncGenerator[Sandbox | None, None]:
-        if self.env.sandbox is None:
-            yield None
-            return
-        if self.pool is None:
-            raise SetupError(f"{self.env.name} needs a sandbox, but there is no pool", retryable=False)
-        with boundary(SetupError, f"{self.env.name}: the slot of task '{task.id}'"):
-            await self.env.prepare(task)
-            spec = self.env.slot(task)
-        async with self.pool.lease(spec) as box:
-            yield box
+    with raise_first():
+        await run_many(list_jobs(), runner, take)
 
 
 # ---- side by side -------------------------------------------------------------------------------------------------
@@ -190,10 +172,15 @@ class RescoreTally:
     """Old and new scores by policy and task."""
     changes: list[ScoreChange] = field(default_factory=list[ScoreChange])
     unjudged: Counter[str] = field(default_factory=Counter[str])
+    cells: dict[tuple[str, str], ScoreCell] = field(default_factory=dict[tuple[str, str], ScoreCell])
+    """New scores by policy and task."""
+    lost: Counter[str] = field(default_factory=Counter[str])
+    """Rollouts without a new score, by the boundary that failed."""
 
     def add(self, rescored: Rescored) -> None:
         self.rollouts += 1
         before, after = rescored.before, rescored.after
+        self._count(rescored)
         if after is None or after.score is None:
             self.unjudged[rescored.reason] += 1
             return
@@ -203,6 +190,17 @@ class RescoreTally:
         if old != new:
             feedback = after.score.feedback
             self.changes.append(ScoreChange(before.task.id, before.provenance.replicate, old, new, feedback))
+
+    def _count(self, rescored: Rescored) -> None:
+        """Count it for the ledger of failures. One whose score of 0 stays is not lost."""
+        before, score = rescored.before, rescored.after.score if rescored.after else None
+        value = 0.0 if rescored.stays else score.value if score else None
+        cell = self.cells.get(place := (before.provenance.policy, before.task.id), ScoreCell(0.0, 0, 0))
+        if value is None:
+            self.lost[rescored.failed_at] += 1
+            self.cells[place] = cell._replace(lost=cell.lost + 1)
+        else:
+            self.cells[place] = cell._replace(total=cell.total + value, scored=cell.scored + 1)
 
     def make_report(self) -> RescoreReport:
         pairs = [pair for scores in self.both.values() for pair in scores]
@@ -224,6 +222,7 @@ class RescoreTally:
             new=new,
             changes=tuple(sorted(self.changes, key=lambda change: (change.task, change.replicate))),
             unjudged=dict(self.unjudged.most_common()),
+            failures=make_failure_ledger(self.cells.values(), self.lost),
         )
 
 

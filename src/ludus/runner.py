@@ -1,139 +1,204 @@
-"""Run jobs and store their outcomes. What the store has already is not run again.
+"""What rollouts are run with: `Runner`. One value of it is a run, whatever command opens it.
 
-    jobs ──> content addresses ──> what is missing ──> run_many ──> store ──> on_outcome
+    Job (task, policy, replicate, seed) + Runner (environment, slots, judges, store, options, engine) ──> Rollout
 
-`evaluate`, `process` and `train` all run rollouts through `run_stored`. The content address of a job
-(`compute_outcome_key`) covers everything that decides its outcome, so resuming is running the same jobs again. An
-outcome without a score is a failure, not a result: the job is run again. A rollout is in the store before `on_outcome`
-is called with it, so a process that is killed loses only the rollouts that had not ended.
+A runner is made once (`ludus.run.open_run`, or by hand) and passed to whatever runs rollouts: `rollout.run` runs one,
+`engine.run_stored` many. The `engine` decides where jobs run: in this process by default.
 """
 
-import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from msgspec import Struct
+
+from ludus.activity import Activity
+from ludus.control import RunControl
 from ludus.env import Env
-from ludus.errors import ConfigError, LudusError, describe_bug, raise_first
-from ludus.rollout import Job, RunOptions, run_many
-from ludus.sandbox.file_tree import CollectedFiles
+from ludus.policy import OnTurn, Policy, Together
+from ludus.sandbox import SandboxSpec
+from ludus.sandbox.file_tree import CollectedFiles, KeptSizes
 from ludus.sandbox.pool import Pool
-from ludus.store import Store
-from ludus.types import Rollout, StopReason, Task, canonical
+from ludus.settings import Settings
+from ludus.suspects import SuspectPolicy
+from ludus.types import Count, Rollout, Task, Whole
+from ludus.verify.grading import Judges
 
-OnOutcome = Callable[[str, Rollout], None]
-"""Called with the content address of an outcome and the rollout."""
-
-
-def compute_outcome_key(job: Job, env: Env) -> str:
-    """The content address of a job's outcome: equal exactly when the same rollout would be run again."""
-    return _hash_outcome(env, job.task, job.replicate, job.seed, job.policy.fingerprint)
+if TYPE_CHECKING:
+    from ludus.store import Store
 
 
-def compute_rollout_key(rollout: Rollout, env: Env) -> str:
-    """The content address of a stored rollout as an outcome of `env`: that of the job that would run it again."""
-    origin = rollout.provenance
-    return _hash_outcome(env, rollout.task, origin.replicate, origin.seed, origin.policy)
+@dataclass(frozen=True)
+class ActedWork:
+    """What the agent of a stored rollout has done and left."""
+
+    rollout: Rollout
+    """As it was when its agent had finished."""
+    files: CollectedFiles | None = None
 
 
-def _hash_outcome(env: Env, task: Task, replicate: int, seed: int, policy: str) -> str:
-    try:
-        data = canonical((env.name, env.version, env, task, replicate, seed, policy))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ConfigError(
-            f"env {env.name}, task '{task.id}': options and tasks must be plain JSON values so that outcomes "
-            f"can be found again ({error})"
-        ) from error
-    return hashlib.sha256(data).hexdigest()[:32]
+@dataclass(frozen=True)
+class Job:
+    """One rollout to run."""
+
+    task: Task
+    policy: Policy
+    replicate: int = 0
+    seed: int = 0
+    together: Together | None = None
+    """The rollouts that it is judged with. The engine sets it, if the environment judges groups."""
+    acted: ActedWork | None = None
+    """Set: the agent has acted already, and what it left is judged, without a model."""
 
 
-def address_jobs(jobs: Iterable[Job], env: Env) -> dict[str, Job]:
-    """The jobs by content address, in their order. Jobs with one address are one job."""
-    return {compute_outcome_key(job, env): job for job in jobs}
+@dataclass(frozen=True)
+class RunOptions:
+    """How jobs are run: how many at once, how often again, and when to stop. It does not change what comes out."""
+
+    concurrency: int = 16
+    """Rollouts at a time, unless the control says another number."""
+    retries: int = 2
+    """How often a rollout is run again after a failure that is not the agent's."""
+    keep_files: KeptSizes = KeptSizes()
+    """How much of what agents leave a store keeps."""
+    control: RunControl = field(default_factory=RunControl, compare=False)
+    """What can be changed while the run runs. Its `stop` drains: nothing new starts, and what runs is finished and
+    recorded."""
+    failed_share: float = 1.0
+    """The run drains when more than this share of its outcomes has no score (`limits.failed_share`). 1: never."""
+    drains: bool = True
+    """Whether a stop keeps jobs from starting. False: what was begun as a whole is finished as a whole."""
+
+    @property
+    def at_once(self) -> int:
+        """Rollouts at a time, now."""
+        return self.control.concurrency or self.concurrency
+
+    @property
+    def is_stopping(self) -> bool:
+        return self.drains and self.control.is_stopping
 
 
-def find_missing(jobs: Mapping[str, Job], store: Store) -> dict[str, Job]:
-    """The jobs that have no score in the store. Reads no rollout."""
-    scores = store.read_scores()
-    return {key: job for key, job in jobs.items() if scores.get(key) is None}
+class RunSettings(Settings, frozen=True):
+    """How the run is done. `--out` and `--resume` are short for the first two."""
 
+    out: str = ""
+    """The run directory; empty: `runs/<env>-<time>`."""
+    resume: bool = False
+    """Continue the run in `out`: what is finished there is not run again."""
+    accept_code: str = ""
+    """The digest of the environment's code, if it has changed since the run began and the run shall go on all the same.
+    The error of `resume` names it."""
+    seed: int = 0
+    """The seed from which every rollout derives its own."""
+    concurrency: Count = 16
+    """The number of rollouts that run at once."""
+    retries: Whole = 2
+    """How often a rollout is run again, in a fresh slot, after a failure that is not the agent's."""
 
-async def run_stored(
-    jobs: Mapping[str, Job],
-    env: Env,
-    pool: Pool | None,
-    store: Store,
-    options: RunOptions = RunOptions(),
-    *,
-    on_outcome: OnOutcome,
-    read_back: bool = True,
-) -> None:
-    """Run the jobs that have no score in the store, and put each outcome there when it ends.
+    suspects: SuspectPolicy = "zero"
+    """What training does with a suspect: a rollout whose verdict the agent may have changed. `zero`: it has failed;
+    `drop`: it is left out; `keep`: it counts as it was scored. For `train`, `rl`, `serve` and the rows of `process`."""
+    keep_files_mb: Whole = 8
+    """How many megabytes of the files that the agent of one rollout leaves are kept, at most, for `ludus rescore`. The
+    files of a rollout that left more are not kept. 0: keep none."""
+    keep_files_total_mb: Whole = 2048
+    """How many megabytes of such files a run keeps, at most. Equal files count once."""
 
-    `jobs` are by content address, as `address_jobs` returns them. With `read_back`, `on_outcome` is called with every
-    outcome as the store has it: first with those that are found, then with each new one, masked and decoded, so that
-    a caller sees the same values now and after a resume. Without it, found outcomes are not read and new ones are
-    passed as they were made. This is faster, and no outcome has to stay in memory.
+    notes: tuple[str, ...] = ()
+    """Remarks that are kept with the run: what a file of another system asks for that is not done, or done in another
+    way. Nothing reads them."""
 
-    Setting `options.stop` drains and returns.
-
-    Raises:
-        BudgetExhausted: a budget is spent. What was under way is finished and stored.
-        ModelUnusable: no request to the model can succeed. What was under way is finished as far as it can be.
-        Exception: an unusable store, wrong settings or a bug in `on_outcome`, as itself and not in a group. What was
-            under way is cancelled.
-    """
-    missing = _read_found(jobs, store, on_outcome) if read_back else find_missing(jobs, store)
-    keys = {id(job): key for key, job in missing.items()}
-
-    def record(job: Job, rollout: Rollout) -> None:
-        key = keys[id(job)]
-        try:
-            stored = store_outcome(key, rollout)
-        except LudusError:
-            raise
-        except Exception as error:  # it cannot be written as JSON: its conversation is dropped, the run goes on
-            stored = store_outcome(key, _drop_content(rollout, error))
-        on_outcome(key, stored)
-
-    def store_outcome(key: str, rollout: Rollout) -> Rollout:
-        if read_back:
-            return store.keep(key, rollout)
-        store.put(key, rollout)
-        return rollout
-
-    def keep_files(files: CollectedFiles) -> str:
-        return store.keep_files(files, options.keep_files)
-
-    def draw_jobs() -> Iterator[Job]:
-        for job in missing.values():
-            if options.is_stopping:
-                return
-            yield job
-
-    workers = min(options.concurrency, len(missing))
-    with raise_first():
-        options = replace(options, concurrency=workers)
-        await run_many(draw_jobs(), env, pool, options, record=record, keep_files=keep_files)
-
-
-def _drop_content(rollout: Rollout, error: Exception) -> Rollout:
-    """A failed rollout without what the agent and the verifier wrote."""
-    return Rollout(
-        task=rollout.task,
-        provenance=rollout.provenance,
-        stop=StopReason.FAILED,
-        failure=describe_bug(error),
-        seconds=rollout.seconds,
+    may_change: ClassVar[tuple[str, ...]] = (
+        "out",
+        "resume",
+        "accept_code",
+        "concurrency",
+        "retries",
+        "keep_files_mb",
+        "keep_files_total_mb",
+        "notes",
+    )
+    added_later: ClassVar[tuple[str, ...]] = (
+        "keep_files_mb",
+        "keep_files_total_mb",
+        "notes",
+        "suspects",
+        "accept_code",
     )
 
+    def make_options(self) -> RunOptions:
+        sizes = KeptSizes(self.keep_files_mb * 2**20, self.keep_files_total_mb * 2**20)
+        return RunOptions(self.concurrency, self.retries, sizes)
 
-def _read_found(jobs: Mapping[str, Job], store: Store, on_outcome: OnOutcome) -> dict[str, Job]:
-    """Call `on_outcome` with each scored outcome in the store. Returns the jobs that have none."""
-    missing: dict[str, Job] = {}
-    for key, job in jobs.items():
-        found = store.get(key)
-        if found is not None and found.score is not None:
-            on_outcome(key, found)
-        else:
-            missing[key] = job
-    return missing
+
+class RunEngine(Protocol):
+    """Where jobs run."""
+
+    async def run(self, jobs: "Iterable[Job]", runner: "Runner", record: "Record") -> None:
+        """Run jobs, at most `runner.options.at_once` at a time, started in their order. `record` is called with each
+        job and its rollout when the rollout ends, in the process of the caller.
+
+        `runner.options.control` may change meanwhile: the number at a time goes up or down, a pause starts nothing, and
+        a stop drains: nothing new starts, what runs is finished and recorded. A spent budget and an unusable model
+        drain in the same way; the error is raised at the end. Other errors of the user (settings, store) cancel
+        everything. A bug in a rollout is that rollout's failure; a bug in `record` cancels everything. What each
+        rollout waits for is on `runner.activity`.
+        """
+        ...
+
+    def list_nodes(self) -> "tuple[NodeFacts, ...]":
+        """The machines on which jobs have run, beside this one."""
+        ...
+
+
+class NodeFacts(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a machine has done for a run."""
+
+    name: str
+    units: int = 0
+    """Rollouts that have ended there; groups, if the environment judges groups."""
+    seconds: float = 0.0
+    """How long it has had an open worker."""
+    losses: tuple[str, ...] = ()
+    """How its workers were lost."""
+    refusal: str = ""
+    """Why it was left out."""
+
+
+Record = Callable[[Job, Rollout], None]
+
+
+def _make_store() -> "Store":
+    from ludus.store import MemoryStore  # its module imports a database, which those who only read settings do not need
+
+    return MemoryStore()
+
+
+@dataclass(frozen=True)
+class Runner:
+    """What rollouts are run with."""
+
+    env: Env
+    pool: Pool | None = None
+    """The slots; None if neither the environment nor the agent needs one."""
+    slot: SandboxSpec | None = None
+    """The environment's slot with what the settings change; None: as the environment has it."""
+    judges: Judges = Judges()
+    """The models that judge, for environments that are graded."""
+    store: "Store" = field(default_factory=_make_store)
+    """Where outcomes are found and kept."""
+    options: RunOptions = field(default_factory=RunOptions)
+    suspects: SuspectPolicy = "zero"
+    """How suspects count where rollouts are trained on. The store has them as they were scored."""
+    engine: RunEngine | None = None
+    """Where jobs run; None: in this process."""
+    on_turn: OnTurn | None = None
+    activity: Activity = field(default_factory=Activity, compare=False)
+    """What its rollouts wait for."""
+
+    def make_spec(self, task: Task) -> SandboxSpec:
+        """The slot of a task. For environments that have slots."""
+        default = self.slot or self.env.sandbox
+        assert default is not None
+        return self.env.slot(task, default)

@@ -7,10 +7,23 @@ Settings never hold a secret. A field that ends in `_var` or `_vars` names the e
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 from msgspec import Struct
+
+
+class UsedIf(NamedTuple):
+    """A condition under which a setting has an effect: another field of the group has one of some values, or one that
+    is not among some."""
+
+    field: str
+    values: tuple[Any, ...] = ()
+    other_than: tuple[Any, ...] = ()
+
+    def holds(self, settings: Struct) -> bool:
+        value = getattr(settings, self.field)
+        return value in self.values if self.values else value not in self.other_than
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -24,6 +37,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     assumed_before: ClassVar[Mapping[str, Any]] = {}
     """For fields in `added_later` whose default is not what older runs did: what these did. Such a field is left out of
     records and hashes while it has this value, and a resumed run without it gets this value."""
+    used_if: ClassVar[Mapping[str, tuple[UsedIf, ...]]] = {}
+    """Fields, or fields of theirs (`gate.rule`), that have an effect only under one of some conditions. One that is
+    given and has none is refused (`ludus.config.unused`)."""
 
 
 def get_recorded(settings: Struct) -> dict[str, Any]:

@@ -2,8 +2,10 @@
 
 A rollout without a score says nothing about the agent. It is counted as failed and is in no mean. A run without any
 scored rollout has no mean (None), not 0. The tokens, the money and the time of a failed rollout are counted.
-`mean_with_zeros` is the lower bound: the mean if each of them had scored 0. If more than 2 % of the rollouts have no
-score, `warn_of_exclusions` says so, because the mean may then say more about what was left out than about the agent.
+`mean_with_zeros` is the lower bound: the mean if each of them had scored 0. `FailureLedger` has the losses by cause
+with both bounds. A suspect, whose verdict the agent may have
+changed, is in the mean as it was scored; `mean_without_suspects` leaves it out. If more than 2 % of the rollouts have
+no score, `warn_of_exclusions` says so, because the mean may then say more about what was left out than about the agent.
 
 The mean is the mean over tasks of each task's own mean, so a task that lost rollouts to failures has the same weight as
 the others. Rollouts of one task resemble each other, so the unit of the 95 % confidence interval is the task, not the
@@ -26,7 +28,10 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from ludus.errors import TRACEBACK
-from ludus.types import Group, Score, Usage
+from ludus.types import Group, Rollout, Score, StopReason, Usage
+
+UNSCORED = "unscored"
+"""In place of a boundary, for rollouts that nothing has judged."""
 
 
 class Interval(Struct, frozen=True):
@@ -52,6 +57,10 @@ class ScoreStats(Struct, frozen=True, omit_defaults=True):
     pass_at: tuple[PassAt, ...]
     mean_with_zeros: float | None = None
     """The mean if every rollout without a score had scored 0; None if all have a score."""
+    suspects: int = 0
+    """The number of suspects. They are in the mean, and in pass@k, as they were scored."""
+    mean_without_suspects: float | None = None
+    """The mean without suspects; None if there are none, or nothing else."""
 
     @property
     def excluded(self) -> int:
@@ -73,6 +82,32 @@ class Spread(Struct, frozen=True):
     median: float
     p95: float
     most: float
+
+
+class FailureLedger(Struct, frozen=True, kw_only=True):
+    """What a run has lost to failures of the world, by cause, and how much that could change its mean."""
+
+    rollouts: int
+    lost: int
+    """Rollouts without a score."""
+    causes: Mapping[str, int]
+    """How many were lost to each: node, slot, server, tool, verifier, agent (a program that could not be run), bug."""
+    broken: int = 0
+    """Rollouts that the agent broke itself. They are not lost: their score is 0. Counted where rollouts are read."""
+    mean: float | None
+    """Of the rollouts that have a score."""
+    lowest: float | None
+    """The mean if each lost rollout had scored 0."""
+    highest: float | None
+    """The mean if each lost rollout had scored 1."""
+
+
+class ScoreCell(NamedTuple):
+    """The scores of rollouts that count as one: those of a task, or all of a run."""
+
+    total: float
+    scored: int
+    lost: int
 
 
 class JudgeAgreement(Struct, frozen=True):
@@ -109,6 +144,8 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     turns: Spread | None
     agreement: JudgeAgreement | None = None
     """Of the two judges, in runs that have a second one."""
+    failures: FailureLedger
+    """What was lost, by cause, with the bounds of the mean."""
 
 
 def summarize(groups: Iterable[Group]) -> RunSummary:
@@ -131,6 +168,78 @@ def summarize(groups: Iterable[Group]) -> RunSummary:
         seconds=compute_spread([s for t in tallies for s in t.seconds]),
         turns=compute_spread([n for t in tallies for n in t.turns]),
         agreement=compute_agreement([pair for t in tallies for pair in t.grades]),
+        failures=make_failure_ledger(
+            [ScoreCell(math.fsum(t.values), len(t.values), t.failures.total()) for t in tallies],
+            _add_counts(t.failures for t in tallies),
+            broken=sum(t.stops[StopReason.BROKEN] for t in tallies),
+        ),
+    )
+
+
+# ---- what was lost ------------------------------------------------------------------------------------------------
+
+_CAUSES: Mapping[str, str] = {"model": "server", "sandbox": "slot", "setup": "slot"}
+"""What a boundary is called in the ledger of failures, where that differs."""
+
+
+def make_failure_ledger(cells: Iterable[ScoreCell], boundaries: Mapping[str, int], *, broken: int = 0) -> FailureLedger:
+    """The ledger of what a run has lost. `cells`: the scores of each task, which have the same weight. `boundaries`:
+    the rollouts without a score, by the boundary that failed."""
+    known = [cell for cell in cells if cell.scored + cell.lost]
+    return FailureLedger(
+        rollouts=sum(cell.scored + cell.lost for cell in known),
+        lost=sum(cell.lost for cell in known),
+        causes=_name_causes(boundaries),
+        broken=broken,
+        mean=_average([cell.total / cell.scored for cell in known if cell.scored]),
+        lowest=_average([cell.total / (cell.scored + cell.lost) for cell in known]),
+        highest=_average([(cell.total + cell.lost) / (cell.scored + cell.lost) for cell in known]),
+    )
+
+
+def _name_causes(boundaries: Mapping[str, int]) -> dict[str, int]:
+    """The causes of failures at these boundaries, the most frequent first."""
+    causes = Counter[str]()
+    for boundary, count in sorted(boundaries.items()):
+        causes[_CAUSES.get(boundary, boundary)] += count
+    return dict(causes.most_common())
+
+
+def _average(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
+
+
+def describe_failures(failures: FailureLedger) -> str:
+    """What was lost in words; empty if nothing was."""
+    if not failures.lost:
+        return ""
+    causes = ", ".join(f"{cause} {count}" for cause, count in failures.causes.items())
+    share = f"{failures.lost} of {failures.rollouts} rollouts without a score ({causes})"
+    if failures.lowest is None or failures.highest is None:
+        return share
+    return f"{share}: the mean is {failures.lowest:.3f} if each is 0, {failures.highest:.3f} if each is 1"
+
+
+FEWEST_ENDED = 20
+"""How many rollouts must have ended before their share of failures ends a run."""
+
+
+def find_boundary(rollout: Rollout) -> str:
+    """The boundary that failed; empty if the rollout has a score."""
+    if rollout.score is not None:
+        return ""
+    return rollout.failure.boundary if rollout.failure else UNSCORED
+
+
+def explain_failed_share(ended: int, boundaries: Mapping[str, int], most: float) -> str:
+    """Why a run must end because too many of its rollouts have no score; empty if it need not."""
+    lost = sum(boundaries.values())
+    if ended < FEWEST_ENDED or lost <= most * ended:
+        return ""
+    causes = ", ".join(f"{cause} {number}" for cause, number in _name_causes(boundaries).items())
+    return (
+        f"{lost} of {ended} rollouts ended without a score ({causes}), more than limits.failed_share {most:g}: "
+        "find the cause, then resume; what failed is run again"
     )
 
 
@@ -152,7 +261,8 @@ def compute_mean_with_zeros(values: Sequence[float], excluded: int) -> float | N
 
 
 def estimate_pass_at(k: int, scored: int, passed: int) -> float:
-    """The probability of at least one pass among k rollouts that are drawn, without replacement, from `scored` ones."""
+    """The probability of at least one pass among k rollouts that are sampled, without replacement, from `scored`
+    ones."""
     return 1.0 - math.comb(scored - passed, k) / math.comb(scored, k)
 
 
@@ -281,6 +391,8 @@ class _Tally:
     kind: str
     size: int
     values: tuple[float, ...]
+    unsuspected: tuple[float, ...]
+    """The values without those of suspects."""
     passed: int
     failures: Counter[str]
     reasons: Counter[str]
@@ -301,8 +413,9 @@ def _tally_group(group: Group) -> _Tally:
         kind=group.task.kind or next((rollout.kind for rollout in group.rollouts if rollout.kind), ""),
         size=group.size,
         values=tuple(score.value for score in scores),
+        unsuspected=tuple(score.value for score in scores if not score.suspect),
         passed=sum(score.passed for score in scores),
-        failures=Counter(r.failure.boundary if r.failure else "unscored" for r in group.rollouts if r.score is None),
+        failures=Counter(boundary for r in group.rollouts if (boundary := find_boundary(r))),
         reasons=Counter(r.failure.message.partition(TRACEBACK)[0] for r in group.rollouts if r.failure),
         stops=Counter(r.stop.value for r in group.rollouts),
         calls=Counter(r.call.name for r in results),
@@ -330,11 +443,13 @@ def _read_grades(score: Score) -> _Grades:
 
 
 def _compute_stats(tallies: Sequence[_Tally]) -> ScoreStats:
-    means = [math.fsum(t.values) / len(t.values) for t in tallies if t.values]
+    means = _list_means(t.values for t in tallies)
+    sure = _list_means(t.unsuspected for t in tallies)
     excluded = sum(t.failures.total() for t in tallies)
     lowest = [m for t in tallies if (m := compute_mean_with_zeros(t.values, t.failures.total())) is not None]
     every = [value for t in tallies for value in t.values]
     rollouts = sum(t.stops.total() for t in tallies)
+    suspects = len(every) - sum(len(t.unsuspected) for t in tallies)
     return ScoreStats(
         tasks=len(tallies),
         rollouts=rollouts,
@@ -345,7 +460,14 @@ def _compute_stats(tallies: Sequence[_Tally]) -> ScoreStats:
             _average_pass_at(k, tallies) for k in _list_powers(max((len(t.values) for t in tallies), default=0))
         ),
         mean_with_zeros=math.fsum(lowest) / len(lowest) if excluded else None,
+        suspects=suspects,
+        mean_without_suspects=math.fsum(sure) / len(sure) if suspects and sure else None,
     )
+
+
+def _list_means(values: Iterable[tuple[float, ...]]) -> list[float]:
+    """The means of the tasks that have scores."""
+    return [math.fsum(each) / len(each) for each in values if each]
 
 
 def _average_pass_at(k: int, tallies: Sequence[_Tally]) -> PassAt:

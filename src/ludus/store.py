@@ -6,10 +6,11 @@
           lock             held by the one process that may write; contains its pid
           …                derived files (`groups.jsonl`, `summary.json`, …), which can be made again from the store
 
-The key of an outcome is the hash of everything that decides it (`ludus.runner.compute_outcome_key`), so resuming is
+The key of an outcome is the hash of everything that decides it (`ludus.engine.compute_outcome_key`), so resuming is
 running the same loop again: what is found is not run. `put` has committed when it returns, so a process that is killed
 after it loses nothing. A power cut may lose the last seconds, but not the consistency of the store. A scored outcome is
-not changed by `put`; a failed one is replaced when the same job is run again. `replace` is for `ludus score --again`.
+not changed by `put`; a failed one is replaced when the same job is run again. An outcome that nothing judges is a
+result too (`UNJUDGED`), until a score takes its place. `replace` is for `ludus score --again`.
 
 Files are replaced atomically. Lines are appended whole; readers ignore an incomplete last line, and the next writer
 removes it. Secrets that are given at opening are masked in every byte that is written. Two machines that share a
@@ -25,7 +26,7 @@ import os
 import re
 import socket
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from types import NoneType, TracebackType
@@ -33,10 +34,12 @@ from typing import Any, Protocol, Self, TypeVar
 
 import msgspec
 
+from ludus.encoding import to_json
 from ludus.errors import StoreError
-from ludus.images import IMAGE_MARK, extract_images
+from ludus.images import FOLDER as IMAGES
+from ludus.images import IMAGE_MARK, extract_images, restore_images
 from ludus.sandbox.file_tree import CollectedFiles, KeptSizes, join_files, measure_files, split_files
-from ludus.types import Failure, Rollout, to_json
+from ludus.types import Failure, Rollout
 
 CONFIG = "config.json"
 STORE = "store.sqlite"
@@ -63,6 +66,8 @@ _FILES = "CREATE TABLE IF NOT EXISTS files (hash TEXT PRIMARY KEY, body BLOB NOT
 # Two tables: bodies are appended in order whatever their keys are, and finding what is done reads no body.
 
 _ROLLOUT = msgspec.json.Decoder(Rollout)
+_NAME_MARK = f'"{IMAGES}/'.encode()
+"""What JSON with the name of a stored picture in it contains."""
 
 
 class Store(Protocol):
@@ -79,7 +84,11 @@ class Store(Protocol):
         ...
 
     def read_scores(self) -> Mapping[str, float | None]:
-        """The score of every outcome by key, None where it failed."""
+        """The score of every outcome by key, None where it has none."""
+        ...
+
+    def list_done(self) -> Set[str]:
+        """The keys of all outcomes that are results: they have a score, or nothing judges them. The others failed."""
         ...
 
     def keep_files(self, files: CollectedFiles, sizes: KeptSizes) -> str:
@@ -98,6 +107,23 @@ class Store(Protocol):
         ...
 
 
+UNJUDGED = "unjudged"
+"""In the column of scores: the outcome is a result, and nothing judges it."""
+
+
+def _mark(rollout: Rollout) -> float | str | None:
+    """What the column of scores says of a rollout: its score, `UNJUDGED`, or None if it failed."""
+    if rollout.score is not None:
+        return rollout.score.value
+    return UNJUDGED if rollout.failure is None else None
+
+
+def _may_replace(before: float | str | None, now: float | str | None) -> bool:
+    """Whether an outcome may take the place of another under its key: a result that of a failure, a score that of a
+    result which was not judged. A score stays."""
+    return before is None or (before == UNJUDGED and now is not None)
+
+
 class MemoryStore:
     """A store that lasts as long as its process."""
 
@@ -113,9 +139,12 @@ class MemoryStore:
 
     def keep(self, key: str, rollout: Rollout) -> Rollout:
         stored = self.outcomes.get(key)
-        if stored is None or stored.score is None:
+        if stored is None or _may_replace(_mark(stored), _mark(rollout)):
             stored = self.outcomes[key] = rollout
         return stored
+
+    def list_done(self) -> set[str]:
+        return {key for key, rollout in self.outcomes.items() if rollout.failure is None}
 
     def read_scores(self) -> dict[str, float | None]:
         return {key: rollout.score.value if rollout.score else None for key, rollout in self.outcomes.items()}
@@ -184,6 +213,7 @@ class RunDir:
     @classmethod
     def read(cls, path: Path) -> "RunDir":
         """Open a run to read it, without the lock. Another process may write to it meanwhile."""
+        refuse_other_system(path)
         if not (path / CONFIG).is_file():
             raise StoreError(f"{path} is not a run directory: it has no {CONFIG}")
         with _explain_errors(path):
@@ -244,8 +274,7 @@ class RunDir:
 
     def _put(self, key: str, rollout: Rollout) -> bytes:
         self._check_writable()
-        body = self._clean(to_json(rollout))
-        score = rollout.score.value if rollout.score else None
+        body, score = self._clean(to_json(rollout)), _mark(rollout)
         with _explain_errors(self.path):
             with self._db as db:
                 row = db.execute("INSERT INTO rollouts (body) VALUES (?)", (body,)).lastrowid
@@ -255,11 +284,11 @@ class RunDir:
                 db.rollback()
             return self._put_again(key, body, score)
 
-    def _put_again(self, key: str, body: bytes, score: float | None) -> bytes:
+    def _put_again(self, key: str, body: bytes, score: float | str | None) -> bytes:
         """Put an outcome under a key that has one already. Returns what is stored under it afterwards."""
         with self._db as db:
             before, row = self._fetch("SELECT score, rollout FROM outcomes WHERE key = ?", key)
-            if before is not None:
+            if not _may_replace(before, score):
                 return self._fetch("SELECT body FROM rollouts WHERE id = ?", row)[0]
             db.execute("UPDATE rollouts SET body = ? WHERE id = ?", (body, row))
             db.execute("UPDATE outcomes SET score = ? WHERE key = ?", (score, key))
@@ -272,7 +301,7 @@ class RunDir:
         with _explain_errors(self.path), self._db as db:
             (row,) = self._fetch("SELECT rollout FROM outcomes WHERE key = ?", key)
             db.execute("UPDATE rollouts SET body = ? WHERE id = ?", (body, row))
-            db.execute("UPDATE outcomes SET score = ? WHERE key = ?", (rollout.score and rollout.score.value, key))
+            db.execute("UPDATE outcomes SET score = ? WHERE key = ?", (_mark(rollout), key))
 
     def _fetch(self, query: str, value: object) -> tuple[Any, ...]:
         """The one row of a query that must have one."""
@@ -282,20 +311,36 @@ class RunDir:
         return row
 
     def read_scores(self) -> dict[str, float | None]:
-        """The score of every outcome by key, None where it failed. Reads no rollout."""
+        """The score of every outcome by key, None where it has none. Reads no rollout."""
         with _explain_errors(self.path):
-            scores: dict[str, Any] = dict(self._db.execute("SELECT key, score FROM outcomes"))
+            query = "SELECT key, nullif(score, ?) FROM outcomes"
+            scores: dict[str, Any] = dict(self._db.execute(query, (UNJUDGED,)))
         if not {type(score) for score in scores.values()} <= {float, NoneType}:
             raise StoreError(_describe_damage(self.path, "a score is not a number"))
         return scores
 
-    def read_failures(self) -> Iterator[Failure]:
-        """The failures of the outcomes that have no score."""
+    def list_done(self) -> set[str]:
+        """The keys of all outcomes that are results: they have a score, or nothing judges them. Reads no rollout."""
+        with _explain_errors(self.path):
+            return {key for (key,) in self._db.execute("SELECT key FROM outcomes WHERE score IS NOT NULL")}
+
+    def measure_scores(self) -> tuple[int, int, float | None]:
+        """How many rollouts there are, how many have a score, and their mean. Reads no rollout."""
+        with _explain_errors(self.path):
+            query = "SELECT count(*), count(value), avg(value) FROM (SELECT nullif(score, ?) AS value FROM outcomes)"
+            row = self._db.execute(query, (UNJUDGED,)).fetchone()
+        return row[0], row[1], row[2]
+
+    def read_failed(self) -> Iterator[tuple[str, Rollout]]:
+        """The outcomes that failed."""
         with _explain_errors(self.path):
             rows = self._db.execute("SELECT key, body FROM outcomes JOIN rollouts ON id = rollout WHERE score IS NULL")
             for key, body in rows:
-                if failure := self._decode(key, body).failure:
-                    yield failure
+                yield key, self._decode(key, body)
+
+    def read_failures(self) -> Iterator[Failure]:
+        """The failures of the outcomes that have no score."""
+        return (rollout.failure for _, rollout in self.read_failed() if rollout.failure)
 
     def read_outcomes(self) -> Iterator[tuple[str, Rollout]]:
         """Every outcome, in the order in which the jobs first ended."""
@@ -304,12 +349,18 @@ class RunDir:
             for key, body in rows:
                 yield key, self._decode(key, body)
 
+    def restore_images(self, rollout: Rollout) -> Rollout:
+        """A rollout of this store with its pictures in place of the names of their files."""
+        body = to_json(rollout)
+        return _ROLLOUT.decode(restore_images(body, self._load_image)) if _NAME_MARK in body else rollout
+
+    def _load_image(self, name: str) -> bytes:
+        with _explain_errors(self.path):
+            return self._resolve_inside(name).read_bytes()
+
     def _decode(self, key: str, body: bytes) -> Rollout:
         try:
-            try:
-                return _ROLLOUT.decode(body)
-            except RecursionError:  # it was written with fewer frames on the stack: a new thread has none
-                return _decode_in_thread(body)
+            return decode_rollout(body)
         except (ValueError, TypeError, RecursionError) as error:  # msgspec's errors are ValueErrors
             raise StoreError(f"{self.path / STORE}: outcome {key} cannot be read ({error}). {_ADVICE}") from error
 
@@ -446,9 +497,13 @@ def decode_record(decoder: "msgspec.json.Decoder[T]", body: bytes) -> T:
 _ADVICE = "It was written by another version of Ludus or is damaged: put back a copy, or start again with another --out"
 
 
-def _decode_in_thread(body: bytes) -> Rollout:
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(_ROLLOUT.decode, body).result()
+def decode_rollout(body: bytes) -> Rollout:
+    """A rollout as `to_json` wrote it."""
+    try:
+        return _ROLLOUT.decode(body)
+    except RecursionError:  # it was written with fewer frames on the stack: a new thread has none
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(_ROLLOUT.decode, body).result()
 
 
 # ---- opening ------------------------------------------------------------------------------------------------------
@@ -460,11 +515,22 @@ def _refuse_foreign(path: Path) -> None:
         return
     if not path.is_dir():
         raise StoreError(f"{path} is a file; name a directory with --out")
+    refuse_other_system(path)
     others = sorted(p.name for p in path.iterdir() if p.name != LOCK and not p.name.startswith("."))
     if others and CONFIG not in others:
         raise StoreError(
             f"{path} is not empty ({', '.join(others[:3])}) and not a run directory: name another one with --out"
         )
+
+
+def refuse_other_system(path: Path) -> None:
+    """Raise `StoreError` for a run of SkillOpt, which has a `config.json` too."""
+    if (path / STORE).exists() or not all((path / name).is_file() for name in ("runtime_state.json", "history.json")):
+        return
+    raise StoreError(
+        f"{path} is a run of SkillOpt, which Ludus can neither show nor resume. Use its skill with --agent.skill "
+        f"{path / 'best_skill.md'}, or train with its settings: ludus train --skillopt {path / CONFIG} --out ANOTHER"
+    )
 
 
 def _acquire_lock(path: Path) -> int:

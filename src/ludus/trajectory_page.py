@@ -16,8 +16,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from ludus.encoding import to_json
 from ludus.stats import RunSummary, warn_of_exclusions
-from ludus.types import to_json
 
 TEMPLATE = Path(__file__).with_name("trajectory_page.html")
 LARGEST = 64_000_000

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 Count = Annotated[int, Meta(ge=1)]
 Whole = Annotated[int, Meta(ge=0)]
@@ -40,6 +40,9 @@ class Task(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Pictures that are shown after the prompt: `data:` URLs (`ludus.images.read_image`), or addresses on the web."""
     answer: Any = None
     """What the verifier knows and the agent must not know. It is never put into a message or written to a slot."""
+    details: JsonObject | UnsetType = UNSET
+    """What else the environment knows of it, and the agent may know: a system text, a working folder, data of the
+    user's. Not set: nothing, as in tasks that were recorded before there was this field."""
 
 
 # ---- messages -----------------------------------------------------------------------------------------------------
@@ -193,7 +196,8 @@ class Completion(Struct, frozen=True, omit_defaults=True):
     splice: Splice | None = field(default=None, name="joint")
     """Where `tokens` continue when history was rewritten or branched. None: after the previous completion."""
     guided: bool = False
-    """Drawn under guided decoding (a forced call, a JSON schema): its logprobs are not those of the policy."""
+    """Sampled under guided decoding (a forced call, a JSON schema), or played from the record that the rollout
+    continues: its logprobs are not those of the policy."""
 
 
 def place_images(urls: Sequence[str], text: str) -> tuple[Image, ...]:
@@ -227,6 +231,8 @@ class StopReason(StrEnum):
     """The program of a command-line agent ended with an error. What it did until then is scored."""
     BROKEN = "broken"
     """The agent broke its slot, or left what cannot be judged. The score is 0, and its feedback says why."""
+    FORGED = "forged"
+    """What the agent left passes tests that must fail. The score is 0, and `Score.suspect` has the evidence."""
     FAILED = "failed"
     """Something outside the agent broke; `Rollout.failure` says what."""
 
@@ -298,6 +304,9 @@ class Score(Struct, frozen=True, omit_defaults=True):
     """Partial credit between 0 and 1."""
     feedback: str = ""
     parts: Mapping[str, float] = field(default_factory=dict[str, float])
+    suspect: tuple[str, ...] = ()
+    """The evidence that the agent may have changed the verdict instead of doing the task, in words. Empty: there is
+    none."""
 
     def __post_init__(self) -> None:
         """Convert the values to plain Python types: verifiers also pass comparisons and numbers of libraries."""
@@ -315,12 +324,18 @@ class Score(Struct, frozen=True, omit_defaults=True):
         """The usual case: 1.0 or more passes, and partial credit is the value clipped to 0..1."""
         return cls(value, value >= 1.0, min(1.0, max(0.0, value)), feedback, parts or {})
 
+    @classmethod
+    def forged(cls, evidence: tuple[str, ...]) -> "Score":
+        """The score of a result that passes tests that must fail."""
+        return cls(0.0, False, 0.0, f"The verdict was forged: {'; '.join(evidence)}.", suspect=evidence)
+
 
 class Failure(Struct, frozen=True, omit_defaults=True):
     """Something outside the agent broke, so there is no score. `boundary` says where. A failure is not a zero."""
 
-    boundary: Literal["model", "sandbox", "setup", "tool", "verifier", "agent", "bug"]
-    """`bug`: an exception that Ludus did not expect. `message` ends with its traceback."""
+    boundary: Literal["model", "sandbox", "setup", "tool", "verifier", "agent", "node", "bug"]
+    """`node`: the machine or the process that ran it was lost. `bug`: an exception that Ludus did not expect; `message`
+    ends with its traceback."""
     message: str
     retryable: bool = True
 
@@ -332,6 +347,17 @@ class Exit(Struct, frozen=True, omit_defaults=True):
     """Its exit code: 124 after a time-out and 128 + n after signal n."""
     output: str = ""
     """The last part of its output."""
+
+
+class Replayed(Struct, frozen=True):
+    """The rollout whose replies were played at the beginning of another one."""
+
+    run: str
+    """The run directory that it is in."""
+    outcome: str
+    """Its content address there."""
+    turns: int
+    """How many of its turns were played."""
 
 
 class Provenance(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -349,16 +375,28 @@ class Provenance(Struct, frozen=True, kw_only=True, omit_defaults=True):
     attempt: int = 1
     """The number of this attempt; above 1 after failures of the infrastructure."""
     toolsets: tuple[str, ...] = ()
-    """The toolsets that were drawn for the group."""
+    """The toolsets that were sampled for the group."""
     skipped: tuple[str, ...] = ()
-    """The toolsets of the distribution that could not be drawn: the run does not have them, or has disabled them."""
+    """The toolsets of the distribution that could not be sampled: the run does not have them, or has disabled them."""
     tools: tuple[str, ...] = ()
     """The tools that the model could call."""
     versions: Mapping[str, str] = field(default_factory=dict[str, str])
+    replayed: Replayed | None = None
+    """The rollout that this one repeats or continues; None: it began by itself."""
+
+
+class RolloutTimes(Struct, frozen=True):
+    """When a rollout ran, and what it spent its time on, with all its attempts."""
+
+    began: float
+    """Seconds since 1970, by the clock of the machine that ran it, when it asked for a slot."""
+    phases: Mapping[str, float]
+    """Seconds by phase (`slot`, `setup`, `model`, `tool`, `verify`, …: `ludus.activity`). They add up to the whole."""
 
 
 class Rollout(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One attempt at one task, with a score or a failure, never both."""
+    """One attempt at one task, with a score or a failure, never both. It has neither if nothing judges it: a session of
+    the gateway, a prompt without a checker."""
 
     task: Task
     provenance: Provenance
@@ -377,12 +415,28 @@ class Rollout(Struct, frozen=True, kw_only=True, omit_defaults=True):
     devices."""
     files: str = ""
     """The hash of the files that the agent left, if the run's store has kept them: `ludus rescore` needs them."""
+    times: RolloutTimes | None = None
+    """None: it was not run by an engine."""
 
     def __post_init__(self) -> None:
         if self.score is not None and self.failure is not None:
             raise ValueError("Rollout: a score and a failure exclude each other")
         if (self.failure is not None) != (self.stop is StopReason.FAILED):
             raise ValueError(f"Rollout: stop is {self.stop.value}, but failure is {self.failure}")
+
+    @property
+    def facts(self) -> JsonObject:
+        """What is known beside the conversation and the result: every other field that is set, by name. Rows, pages and
+        transcripts show what is in here, so a new field is stored and shown without a change of theirs."""
+        values = {name: getattr(self, name) for name in self.__struct_fields__ if name not in _MAIN_FIELDS}
+        return {name: value for name, value in values.items() if value}
+
+    @property
+    def agent_stop(self) -> StopReason:
+        """Why the agent stopped, whatever happened then: `stop` may say what its judge found."""
+        if self.stop not in (StopReason.FAILED, StopReason.BROKEN, StopReason.FORGED):
+            return self.stop
+        return (self.turns[-1].stop if self.turns else None) or StopReason.FINISHED
 
     @property
     def kind(self) -> str:
@@ -412,6 +466,12 @@ class Rollout(Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
+_MAIN_FIELDS = frozenset(
+    {"task", "provenance", "opening", "turns", "stop", "score", "failure", "seconds", "details", "times"}
+)
+"""Those that are shown by their own names, or not at all."""
+
+
 class Group(Struct, frozen=True, kw_only=True):
     """Rollouts of one task under one policy. `size` is the requested number; a `partial` group has fewer scores."""
 
@@ -431,80 +491,3 @@ class Group(Struct, frozen=True, kw_only=True):
     @property
     def partial(self) -> bool:
         return len(self.scored) < self.size
-
-
-def to_json(value: object) -> bytes:
-    """A noun as one line of JSON. Half a surrogate pair, which models and programs write, becomes U+FFFD.
-
-    Raises:
-        RecursionError: the value is nested too deeply.
-    """
-    try:
-        return msgspec.json.encode(value, enc_hook=_encode_other)
-    except UnicodeEncodeError:
-        plain = msgspec.to_builtins(value, enc_hook=_convert_other, str_keys=True)
-        return msgspec.json.encode(replace_surrogates(plain))
-
-
-def replace_surrogates(value: Any) -> Any:
-    """A copy of a plain value with U+FFFD for every unpaired surrogate in its texts."""
-    if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, dict):
-        return {replace_surrogates(k): replace_surrogates(v) for k, v in value.items()}  # pyright: ignore[reportUnknownVariableType]
-    if isinstance(value, list | tuple):
-        return [replace_surrogates(v) for v in value]  # pyright: ignore[reportUnknownVariableType]
-    return value
-
-
-def canonical(value: object) -> bytes:
-    """JSON that is the same for equal values, for hashing. `to_json` is not: it leaves out a field that holds the
-    default *object*, and writes one that merely equals it."""
-    return msgspec.json.encode(_expand(value), enc_hook=_encode_other, order="deterministic")
-
-
-def _expand(value: Any) -> Any:
-    """The value with every field of every noun, under the names that are stored. This runs for every outcome, so plain
-    values cost no call."""
-    if isinstance(value, Struct):
-        names, encoded = value.__struct_fields__, value.__struct_encode_fields__
-        fields = msgspec.structs.asdict(value)
-        if names != encoded:  # renamed in the code, not in stored data
-            fields = {stored: fields[name] for name, stored in zip(names, encoded, strict=True)}
-        unset: tuple[str, ...] = ()  # fields that were added later, in values that were made before
-        for name, item in fields.items():
-            if type(item) not in _PLAIN:
-                if item is UNSET:
-                    unset = (*unset, name)
-                else:
-                    fields[name] = _expand(item)
-        for name in unset:
-            del fields[name]
-        return fields
-    if isinstance(value, list | tuple):
-        items: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]
-        return [item if type(item) in _PLAIN else _expand(item) for item in items]
-    if isinstance(value, dict) or (type(value) not in _PLAIN and isinstance(value, Mapping)):
-        return {key: _expand(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType]
-    return value
-
-
-_PLAIN = frozenset({str, int, float, bool, type(None)})
-
-
-def _encode_other(value: Any) -> object:
-    """Convert what msgspec does not know: other mappings and sequences; texts, numbers and arrays of libraries."""
-    for plain in (str, int, float):
-        if isinstance(value, plain):
-            return plain(value)
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    if isinstance(value, Mapping):
-        return dict(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-    if isinstance(value, Sequence):
-        return list(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-    raise TypeError(f"{type(value).__name__} is not JSON")
-
-
-def _convert_other(value: Any) -> object:
-    return msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else _encode_other(value)

@@ -1,6 +1,5 @@
 """Parts of `bench/gateway.py`. No measured figure is asserted."""
 
-import asyncio
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -68,11 +67,11 @@ def test_is_whole_detects_complete_responses() -> None:
     assert is_whole(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n")
 
 
-def test_agents_get_good_replies_from_the_mock() -> None:
+async def test_agents_get_good_replies_from_the_mock() -> None:
     with run_mock(seconds=300) as mock:
         port = int(mock.base_url.split(":")[2].split("/")[0])
         for stream in (False, True):
-            seen = asyncio.run(send_conversations(port, ["a", "b", "c"], 2, stream, lambda _: "/v1"))
+            seen = await send_conversations(port, ["a", "b", "c"], 2, stream, lambda _: "/v1")
             assert (seen.good, seen.trouble, len(seen.seconds)) == (12, "", 12)
 
 

@@ -4,15 +4,15 @@ import re
 
 import pytest
 
-from ludus.cli.command import Command
 from ludus.cli.commands import COMMANDS, GROUPS, Listing, format_commands
+from ludus.command import Command
 
 
 @pytest.mark.parametrize("listing", COMMANDS, ids=lambda listing: listing.name)
 def test_the_module_of_a_command_defines_it(listing: Listing):
     command = listing.load()
     assert isinstance(command, Command)
-    assert command.run.__module__ == f"ludus.cli.{listing.name}"
+    assert command.run.__module__ == listing.place.partition(":")[0]
 
 
 def test_names_are_unique_and_summaries_fit_a_line():

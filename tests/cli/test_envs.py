@@ -43,5 +43,5 @@ def test_words_in_place_of_a_count(monkeypatch: pytest.MonkeyPatch, ludus: Ludus
 
 def test_the_table_of_environments_has_no_empty_cell_but_extras(ludus: Ludus):
     rows = [line.split(" | ") for line in ludus("envs", "--markdown").out.splitlines()[2:]]
-    for *cells, _extra, speed in rows:
-        assert all(cell.strip(" |") for cell in [*cells, speed]), cells[0]
+    for *cells, _extra, speed, audit in rows:
+        assert all(cell.strip(" |") for cell in [*cells, speed, audit]), cells[0]

@@ -22,7 +22,7 @@ def test_the_environment_is_valid_at_once(ludus: Ludus):
     code, out, _ = ludus("new", "env", "odd-jobs")
     assert code == 0 and "ludus validate odd-jobs/src/odd_jobs/env.py" in out
     code, out, err = ludus("validate", "odd-jobs/src/odd_jobs/env.py", "--env.split", "test")
-    assert code == 0 and out.endswith("no problems\n"), out + err
+    assert code == 0 and "no problems\n" in out, out + err
 
 
 def test_the_entry_point_gives_it_a_name(package: Path, tmp_path: Path):

@@ -3,8 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
-from tests.build import make_group, make_task
 from tests.cli_kit import (
     Ludus,
     script_flags,
@@ -12,9 +10,6 @@ from tests.cli_kit import (
     write_rules,
     write_sums,
 )
-
-from ludus.cli.show import find_rollout
-from ludus.errors import ConfigError, StoreError
 
 
 def test_show_prints_a_run_and_its_transcripts(ludus: Ludus, folder: Path):
@@ -58,26 +53,10 @@ def test_lines_are_those_of_a_training_run_with_a_ledger(ludus: Ludus, folder: P
     ludus(*train_words("--out", "gated", "--quiet", "--train.recipe", "reflact", "--budget.calls", "1"))
     done = ludus("show", "gated", "--lines")
     assert done.code == 2 and "--train.recipe ledger" in done.err
-    ludus(*train_words("--out", "lines", "--quiet", "--train.recipe", "ledger"))
+    ludus("train", "--config", "lines.yaml", "--out", "lines", "--quiet")
     assert "line" in ludus("show", "lines", "--lines").out
     found = json.loads(ludus("show", "lines", "--lines", "--json").out)
     assert all({"line", "situation", "evidence_for", "events", "status"} <= each.keys() for each in found["lines"])
-
-
-def test_a_rollout_is_found_by_its_task_the_beginning_of_it_and_its_number():
-    groups = [
-        make_group(1.0, 0.0, task=make_task("alpha")),
-        make_group(0.5, task=make_task("alphabet")),
-        make_group(0.0, task=make_task("odd#2")),
-    ]
-    assert find_rollout(groups, "alpha") is groups[0].rollouts[0]
-    assert find_rollout(groups, "alpha#2") is groups[0].rollouts[1]
-    assert find_rollout(groups, "alphab") is groups[1].rollouts[0]
-    assert find_rollout(groups, "odd#2") is groups[2].rollouts[0]
-    with pytest.raises(ConfigError, match="no rollout of a task 'alp' in this run"):
-        find_rollout(groups, "alp")
-    with pytest.raises(StoreError, match="no rollout has ended"):
-        find_rollout([], "alpha")
 
 
 def test_toolsets_that_a_draw_had_to_leave_out_are_recorded_and_shown(ludus: Ludus, folder: Path):

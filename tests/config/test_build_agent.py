@@ -5,18 +5,19 @@ from pathlib import Path
 import pytest
 from tests.config_kit import SERVER, write_text
 
-from ludus.agent import AgentSettings
+from ludus.agent_settings import AgentSettings, HarnessSettings
 from ludus.config import load
-from ludus.config.build_agent import build_env, build_harness, build_policy
+from ludus.config.build_agent import build_env, build_harness, build_policy, build_slot
 from ludus.config.build_models import build_ledger, build_model
+from ludus.env import Env
 from ludus.errors import ConfigError
-from ludus.harness import HarnessSettings
 from ludus.harness.known import CODEX, KNOWN
-from ludus.models.embedded import EmbeddedSettings
-from ludus.models.openai import OpenAISettings
 from ludus.models.scripted import ScriptedModel
+from ludus.models.settings import EmbeddedSettings, OpenAISettings
+from ludus.runner import Runner
 from ludus.sandbox import SandboxSpec
 from ludus.tools.toolsets import BUILTIN
+from ludus.types import Task
 
 
 @pytest.mark.parametrize(
@@ -40,13 +41,19 @@ def test_the_context_of_the_embedded_model_is_known(flags, kind, context):
 
 
 def test_the_sandbox_section_overrides_the_environment_s_slot():
-    plain = build_env(load([], [("env.name", "terminal-test")]))
-    changed = build_env(load([], [("env.name", "terminal-test"), ("sandbox.network", "true")]))
-    assert plain.sandbox == SandboxSpec()
-    assert changed.sandbox == SandboxSpec(network=True)
-    assert changed.name == plain.name and plain.sandbox == SandboxSpec()
-    textual = build_env(load([], [("env.name", "gsm8k"), ("sandbox.network", "true")]))
-    assert textual.sandbox is None
+    def build(name: str, *flags: tuple[str, str]) -> tuple[Env, SandboxSpec | None]:
+        config = load([], [("env.name", name), *flags])
+        env = build_env(config)
+        return env, build_slot(config, env)
+
+    plain, slot = build("terminal-test")
+    assert slot == SandboxSpec()
+    changed, slot = build("terminal-test", ("sandbox.network", "true"))
+    assert slot == SandboxSpec(network=True)
+    assert type(changed) is type(plain) and changed.sandbox == SandboxSpec(), "the environment itself stays as it is"
+    assert Runner(changed, slot=slot).make_spec(Task(id="t", prompt="p")) == SandboxSpec(network=True)
+    _, slot = build("gsm8k", ("sandbox.network", "true"))
+    assert slot is None
 
 
 def test_a_policy_leaves_the_toolsets_to_the_environment_unless_they_are_set():

@@ -1,21 +1,16 @@
 """Pools and profiles from settings: chosen by name, by section, by profile, or a class of the user's own."""
 
-import asyncio
-
 import msgspec
 import pytest
 
 from ludus.cli import main
 from ludus.config import load
-from ludus.config.build_agent import build_env
+from ludus.config.build_agent import build_env, build_slot
 from ludus.config.build_sandboxes import list_sections, make_profiles, open_sandboxes, open_slots
 from ludus.errors import ConfigError
 from ludus.sandbox import SandboxSpec
+from ludus.sandbox.backend_settings import BwrapSettings, DockerSettings, LocalSettings, SshSettings
 from ludus.sandbox.backends import SandboxSettings
-from ludus.sandbox.local.bwrap import BwrapSettings
-from ludus.sandbox.local.unisolated import LocalSettings
-from ludus.sandbox.remote.docker import DockerSettings
-from ludus.sandbox.remote.ssh import SshSettings
 
 MODEL = "def say(messages, tools, sampling):\n    return 'done'\n"
 
@@ -120,15 +115,12 @@ def test_which_images_a_backend_has_decides_what_harbor_runs(tmp_path):
         list_tasks("bwrap", ("env.engine", "backend"))
 
 
-def test_an_engine_that_is_not_there_is_reported_before_the_run_begins():
+async def test_an_engine_that_is_not_there_is_reported_before_the_run_begins():
     config = load([], [("env.name", "harbor"), ("sandbox.backend", "docker"), ("sandbox.docker.socket", "/nowhere")])
 
-    async def go() -> None:
-        async with open_sandboxes(config, build_env(config)):
-            raise AssertionError("not reached")
-
     with pytest.raises(ConfigError, match=r"sandbox.backend 'docker' gives no slot: there is no /nowhere"):
-        asyncio.run(go())
+        async with open_sandboxes(config, build_slot(config, build_env(config))):
+            raise AssertionError("not reached")
 
 
 def read(text: str, tmp_path):
@@ -185,26 +177,20 @@ def test_wrong_settings_are_reported(text, words, tmp_path):
     assert words in str(told.value)
 
 
-def test_a_profile_that_is_not_there_is_reported_before_anything_runs():
-    async def main() -> None:
+async def test_a_profile_that_is_not_there_is_reported_before_anything_runs():
+    with pytest.raises(ConfigError, match="no sandbox profile 'gpu'"):
         config = load([], [("env.name", "terminal-test"), ("sandbox.profile", "gpu")])
-        async with open_sandboxes(config, build_env(config)):
+        async with open_sandboxes(config, build_slot(config, build_env(config))):
             raise AssertionError("not reached")
 
-    with pytest.raises(ConfigError, match="no sandbox profile 'gpu'"):
-        asyncio.run(main())
 
-
-def test_the_settings_of_the_section_are_the_pool_s():
+async def test_the_settings_of_the_section_are_the_pool_s():
     config = load([], [("sandbox.backend", "local"), ("run.concurrency", "3"), ("sandbox.warm", "1")])
 
-    async def main() -> None:
-        async with open_slots(config, SandboxSpec()) as pool:
-            assert (pool._max_slots, pool._settings.warm, pool._settings.acquire_seconds) == (4, 1, 600.0)
-            async with pool.lease(SandboxSpec()) as box:
-                assert (await box.exec("echo on")).stdout == b"on\n"
-
-    asyncio.run(main())
+    async with open_slots(config, SandboxSpec()) as pool:
+        assert (pool._max_slots, pool._settings.warm, pool._settings.acquire_seconds) == (4, 1, 600.0)
+        async with pool.lease(SandboxSpec()) as box:
+            assert (await box.exec("echo on")).stdout == b"on\n"
 
 
 # ---- a backend of the user's own ----------------------------------------------------------------------------------
@@ -253,6 +239,10 @@ def test_a_class_or_option_that_is_wrong_is_reported(flags, words, tmp_path, mon
 
 def test_the_sandbox_section_has_every_setting_of_a_slot_that_is_plain():
     ours = {f.name for f in msgspec.structs.fields(SandboxSettings)}
-    assert {f.name for f in msgspec.structs.fields(SandboxSpec)} - ours == {"env", "base", "caches", "image"}, (
-        "those are the environment's own"
-    )
+    assert {f.name for f in msgspec.structs.fields(SandboxSpec)} - ours == {
+        "env",
+        "base",
+        "caches",
+        "folders",
+        "image",
+    }, "those are the environment's own"

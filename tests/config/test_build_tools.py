@@ -1,6 +1,5 @@
 """Toolsets made of settings."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -29,16 +28,13 @@ def test_distributions_by_name_and_in_the_settings():
         found(("tools.distribution", "development"), env="gsm8k")
 
 
-def open_toolsets(*flags: tuple[str, str]) -> dict[str, list[str]]:
+async def open_toolsets(*flags: tuple[str, str]) -> dict[str, list[str]]:
     """The tools of each toolset that a run with these settings can use without a slot."""
 
-    async def go() -> dict[str, list[str]]:
-        config = load([], flags)
-        async with open_registry(config.tools, build_vision(config, build_ledger(config))) as registry:
-            leaves = [leaf for leaf in registry.toolsets if leaf.make and not leaf.needs_box]
-            return {leaf.name: [tool.name for tool in leaf.make(None)] for leaf in leaves if leaf.make}
-
-    return asyncio.run(go())
+    config = load([], flags)
+    async with open_registry(config.tools, build_vision(config, build_ledger(config))) as registry:
+        leaves = [leaf for leaf in registry.toolsets if leaf.make and not leaf.needs_box]
+        return {leaf.name: [tool.name for tool in leaf.make(None)] for leaf in leaves if leaf.make}
 
 
 @pytest.mark.parametrize("name", ["moa", "image_gen", "browser", "vision"])
@@ -58,23 +54,23 @@ async def mixture(question: str) -> str:
 """
 
 
-def test_a_tool_of_the_users_own_takes_the_name(tmp_path: Path):
+async def test_a_tool_of_the_users_own_takes_the_name(tmp_path: Path):
     (tmp_path / "mine.py").write_text(MIXTURE)
-    assert open_toolsets(("tools.own.moa", f"{tmp_path}/mine.py:mixture"))["moa"] == ["mixture"]
+    assert (await open_toolsets(("tools.own.moa", f"{tmp_path}/mine.py:mixture")))["moa"] == ["mixture"]
     config = load([], [("tools.own.moa", f"{tmp_path}/mine.py:mixture"), ("tools.distribution", "reasoning")])
     assert config.tools.own["moa"].endswith("mine.py:mixture")
     with pytest.raises(ConfigError, match=r"tools\.own\.moa: there is no file"):
-        open_toolsets(("tools.own.moa", "nowhere.py:x"))
+        await open_toolsets(("tools.own.moa", "nowhere.py:x"))
 
 
-def test_a_model_for_pictures_makes_the_toolset():
-    assert "vision" not in open_toolsets()
-    assert open_toolsets(("vision.type", "scripted"), ("vision.script", "ludus.models.scripted:say"))["vision"] == [
-        "vision_analyze"
-    ]
+async def test_a_model_for_pictures_makes_the_toolset():
+    assert "vision" not in await open_toolsets()
+    assert (await open_toolsets(("vision.type", "scripted"), ("vision.script", "ludus.models.scripted:say")))[
+        "vision"
+    ] == ["vision_analyze"]
 
 
-def test_the_browser_needs_its_extra(monkeypatch: pytest.MonkeyPatch):
+async def test_the_browser_needs_its_extra(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="pip install 'ludus-train"):
-        open_toolsets(("tools.browser.executable", "chromium"))
+        await open_toolsets(("tools.browser.executable", "chromium"))

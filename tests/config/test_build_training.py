@@ -4,7 +4,7 @@ from ludus.config import load
 from ludus.config.build_models import build_ledger, build_models
 from ludus.config.build_training import build_train_settings
 from ludus.config.tree import Config, SameSettings
-from ludus.models.openai import OpenAISettings
+from ludus.models.settings import OpenAISettings
 from ludus.reflact.train_settings import TrainSettings
 
 

@@ -10,9 +10,7 @@ from ludus.config import load, to_record, to_yaml
 from ludus.config.build_agent import build_env
 from ludus.config.tree import SECTIONS
 from ludus.envs.gsm8k import Gsm8k
-from ludus.models.anthropic import AnthropicSettings
-from ludus.models.embedded import EmbeddedSettings
-from ludus.models.openai import OpenAISettings
+from ludus.models.settings import AnthropicSettings, EmbeddedSettings, OpenAISettings
 from ludus.types import Sampling
 
 

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 from tests.config_kit import find_problem, write_text
 
-from ludus.compat.skillopt.adapters import AdapterEnv
 from ludus.config.build_training import build_rule
-from ludus.config.contracts import check_env, check_model, check_rule
+from ludus.config.contracts import check_model, check_rule
 from ludus.config.references import GATE, HARNESS, MODEL, PROPOSER, SANDBOX, Seam, load_env_class
 from ludus.env import Env
 from ludus.envs import BUILTIN
@@ -73,7 +72,6 @@ def test_a_verify_that_may_return_an_awaitable_is_accepted(tmp_path: Path, verif
 def test_the_environments_of_ludus_are_complete():
     for name in BUILTIN:
         assert issubclass(load_env_class(name), Env)
-    assert check_env(AdapterEnv, "it") == ""
 
 
 # ---- gate rules -----------------------------------------------------------------------------------------------------

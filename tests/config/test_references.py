@@ -1,6 +1,5 @@
 """What users bring is found by name, module or file."""
 
-import asyncio
 import sys
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from ludus.config.references import (
     PROPOSER,
     SANDBOX,
     SEAMS,
+    SOURCE,
     TOOL,
     TRACKER,
     Seam,
@@ -33,11 +33,10 @@ from ludus.config.references import (
     make_instance,
 )
 from ludus.config.secrets import list_secrets
-from ludus.config.token_mode import find_token_model
 from ludus.envs.gsm8k import Gsm8k
 from ludus.errors import ConfigError
 from ludus.reflact.train_settings import TrainSettings
-from ludus.tools.toolsets import Registry
+from ludus.tokens import find_token_model
 from ludus.types import Sampling
 
 ENV = """
@@ -156,6 +155,7 @@ from ludus.parsers.shapes import JsonCalls
 from ludus.reflact.gate import judge
 from ludus.reflact.proposers import Proposer
 from ludus.sandbox.backend import SlotBackend
+from ludus.sources import Source
 from ludus.tools import tool
 from ludus.types import Completion, Message
 
@@ -221,6 +221,11 @@ class MyTracker:
         pass
 
 
+class MySource(Source):
+    def name_env(self, name):
+        return {"env.name": name}
+
+
 MY_PARSER = Format((JsonCalls("=>{call}<="),))
 MY_HARNESS = Harness(name="mine", command="true")
 """
@@ -235,6 +240,7 @@ NAMES = {
     PARSER: "MY_PARSER",
     HARNESS: "MY_HARNESS",
     TRACKER: "MyTracker",
+    SOURCE: "MySource",
 }
 EACH_SEAM = pytest.mark.parametrize("seam", SEAMS, ids=lambda seam: seam.kind)
 
@@ -308,11 +314,11 @@ def test_a_built_in_name_wins(brought: Path):
     assert ENV_SEAM.list_names().count("gsm8k") == 1
 
 
-def test_a_model_class_of_the_user_is_built_and_recorded(brought: Path):
+async def test_a_model_class_of_the_user_is_built_and_recorded(brought: Path):
     flags = [("model.type", "brought.py:MyModel"), ("model.options.answer", "ha"), ("model.options.times", "2")]
     found = load([], flags)
     model = build_model(found.model, build_ledger(found))
-    assert asyncio.run(model.complete([], [], Sampling())).message.content == "haha"
+    assert (await model.complete([], [], Sampling())).message.content == "haha"
     record = to_record(found)["model"]
     assert record == {"type": "brought.py:MyModel", "options": {"answer": "ha", "times": 2}}
     assert load([write_text(brought, to_yaml(found))]) == found
@@ -377,7 +383,7 @@ def test_a_gate_rule_of_the_user_is_part_of_a_run_s_identity(brought: Path):
     assert made is not None and type(made).__name__ == "Rule"
 
 
-def test_a_tool_of_the_user_is_a_toolset_with_its_reference_as_name(brought: Path):
+async def test_a_tool_of_the_user_is_a_toolset_with_its_reference_as_name(brought: Path):
     write_text(
         brought,
         """
@@ -396,15 +402,12 @@ def test_a_tool_of_the_user_is_a_toolset_with_its_reference_as_name(brought: Pat
     names = ("terminal", "brought.py:my_tool", "installed-mine", "more.py:look", "more.py:BOTH")
     tools = load([], [("tools.enabled", ",".join(names))]).tools
 
-    async def read_registry() -> Registry:
-        async with open_registry(tools) as registry:
-            return registry
-
-    registry = asyncio.run(read_registry())
+    async with open_registry(tools) as registry:
+        registry = registry
     assert [leaf.name for leaf in registry.list_leaves(names)] == list(names)
     assert [leaf.needs_box for leaf in registry.list_leaves(names[1:])] == [False, False, True, False]
     (double,) = registry.make_tools(["brought.py:my_tool"], None)
-    assert asyncio.run(double.run({"number": 4})) == "8"
+    assert await double.run({"number": 4}) == "8"
 
 
 def test_a_parser_of_the_user_reads_the_model_s_calls(brought: Path):
@@ -507,14 +510,14 @@ def test_a_model_without_a_type_is_asked_for_one():
 
 
 @pytest.mark.parametrize("setting", ["tools.enabled", "tools.disabled"])
-def test_an_unknown_toolset_is_refused_with_the_names_that_there_are(brought: Path, setting: str):
+async def test_an_unknown_toolset_is_refused_with_the_names_that_there_are(brought: Path, setting: str):
     async def open_tools(name: str) -> None:
         async with open_registry(load([], [(setting, name)]).tools):
             pass
 
     for name, near in {"termnal": "terminal", "installed-mime": "installed-mine"}.items():
         with pytest.raises(ConfigError) as caught:
-            asyncio.run(open_tools(name))
+            await open_tools(name)
         assert str(caught.value) == (
             f"{setting}: unknown toolset '{name}'; did you mean '{near}'? "
             "(your own: module:name, or a file such as my_tool.py)"

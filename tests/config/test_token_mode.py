@@ -1,15 +1,14 @@
 """A model is ready before a run begins. Whole runs in token mode are in tests/cli/test_process.py."""
 
-import asyncio
 import subprocess
 import sys
 
 import pytest
 
-from ludus.agent import Policy
 from ludus.config.token_mode import prepare_model
 from ludus.envs.gsm8k import Gsm8k
 from ludus.models.ledger import Ledger, MeteredModel
+from ludus.policy import Policy
 
 
 class SlowModel:
@@ -29,10 +28,10 @@ class SlowModel:
     async def close(self) -> None: ...
 
 
-def test_a_model_is_started_before_the_run():
+async def test_a_model_is_started_before_the_run():
     model, ledger = SlowModel(), Ledger()
     for policy in (Policy(model), Policy(MeteredModel(model, ledger, "agent"))):
-        asyncio.run(prepare_model(policy, Gsm8k(), print))
+        await prepare_model(policy, Gsm8k(), print)
     assert model.started == 2
 
 

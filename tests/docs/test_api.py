@@ -14,7 +14,8 @@ ROWS = re.findall(r"^\| `(ludus[\w.]*)` \| (.*?) \|", PAGE, re.M)
 
 def test_the_page_has_the_parts_of_the_package():
     assert {module.split(".")[1] for module, _ in ROWS} >= {
-        "types", "env", "agent", "rollout", "runner", "models", "sandbox", "tools", "verify", "reflact", "config",
+        "types", "env", "policy", "rollout", "runner", "run", "models", "sandbox", "tools", "verify", "reflact",
+        "config",
     }  # fmt: skip
 
 
@@ -28,8 +29,12 @@ def test_every_name_exists(module: str, names: str):
     assert [name for name in listed if not hasattr(found, name)] == []
 
 
-def test_the_example_runs():
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+
+
+@pytest.mark.parametrize(("code", "printed"), [*zip(EXAMPLES, ("[", "0."), strict=True)], ids=["a group", "a run"])
+def test_the_examples_run(code: str, printed: str, tmp_path: Path):
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("[")
+    assert done.stdout.startswith(printed)

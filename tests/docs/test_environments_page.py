@@ -14,6 +14,8 @@ SHOWN = {
     "ludus new env word-games": "a package with the environment 'word-games'",
     "ludus validate word-games/src/word_games/env.py": "no problems",
     "ludus validate fixes.py": "no problems",
+    "ludus validate shop.py": "no problems",
+    "ludus show runs/shop two": "Cancelled: ['A1', 'B2'].",
     "ludus show runs/fixes middle": "All 2 tests passed.",
     "ludus rescore runs/fixes": "1 of 1 rollouts judged, 1 task: 0 higher, 0 lower, 1 unchanged",
     "ludus compare runs/fixes runs/fixes-again": "+0.000",
@@ -22,7 +24,7 @@ SHOWN = {
 
 
 def test_the_page_has_the_files_and_commands():
-    assert set(FILES) == {"fixes.py", "agent.py"}
+    assert set(FILES) == {"fixes.py", "shop.py", "agent.py"}
     assert set(SHOWN) <= set(COMMANDS)
 
 
@@ -46,3 +48,13 @@ def test_the_facts_are_those_of_the_class():
 @pytest.mark.parametrize("code", [c for c in re.findall(r"```python\n(.*?)```", PAGE, re.S) if not c.startswith("# ")])
 def test_other_code_runs(code: str):
     exec(code, {"__name__": "page"})
+
+
+def test_the_table_of_constants_is_that_of_the_data():
+    from ludus.envs.reasoning import read_constants
+
+    (table,) = re.findall(r"\| generator \| best constant \| it earns \|\n\|---\|---\|---\|\n(.*?)\n\n", PAGE, re.S)
+    shown = [tuple(cell.strip(" `") for cell in row.strip("| ").split(" | ")) for row in table.splitlines()]
+    known = [(name, each) for name, each in read_constants().items() if each.score >= 0.2]
+    known.sort(key=lambda row: -row[1].score)
+    assert shown == [(name, " ".join(each.answer.split()), f"{each.score:.2f}") for name, each in known]

@@ -15,7 +15,7 @@ from ludus.config.references import SEAMS
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
 FILES = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, re.S))
 COMMANDS = re.findall(r"```sh\n(.*?)\n```", PAGE, re.S)
-ORDER = ["env", "model", "tool", "backend", "parser", "agent", "proposer", "rule", "tracker"]
+ORDER = ["env", "model", "tool", "backend", "parser", "agent", "proposer", "rule", "tracker", "source"]
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,9 @@ def test_a_gate_rule(folder: Path):
     assert json.loads(run_example(folder, 7, " --json --out rule-run"))["status"] == "completed"
 
 
-def test_a_package_registers_its_classes(folder: Path, tmp_path: Path):
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """The folder of an installed package with all files of the page, and what it registers."""
     (toml,) = re.findall(r"```toml\n(.*?)```", PAGE, re.S)
     package, metadata = tmp_path / "my_package", tmp_path / "my_package-1.0.dist-info"
     package.mkdir()
@@ -98,22 +100,33 @@ def test_a_package_registers_its_classes(folder: Path, tmp_path: Path):
     groups = tomllib.loads(toml)["project"]["entry-points"]
     entries = [f"[{group}]\n{name} = {place}\n" for group, names in groups.items() for name, place in names.items()]
     (metadata / "entry_points.txt").write_text("".join(entries))
-    (tmp_path / "settings.yaml").write_text("env: {name: doubling, size: 2}\nmodel: {type: calculator}\n")
+    return tmp_path
+
+
+def test_a_source(package: Path):
+    command = COMMANDS[9].replace("ludus ", f"PYTHONPATH={package} {Path(sys.executable).with_name('ludus')} ")
+    done = subprocess.run(f"{command} --json", shell=True, cwd=package, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["summary"]["overall"]["rollouts"] == 2
+
+
+def test_a_package_registers_its_classes(package: Path):
+    (package / "settings.yaml").write_text("env: {name: doubling, size: 2}\nmodel: {type: calculator}\n")
     commands = [
         "evaluate doubling --model.type calculator --json --out a",
         "process --config settings.yaml --json --out b",
         "envs",
     ]
-    ludus = f"PYTHONPATH={tmp_path} {Path(sys.executable).with_name('ludus')}"
+    ludus = f"PYTHONPATH={package} {Path(sys.executable).with_name('ludus')}"
     printed: list[str] = []
     for command in commands:
         done = subprocess.run(
-            f"{ludus} {command}", shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=300
+            f"{ludus} {command}", shell=True, cwd=package, capture_output=True, text=True, timeout=300
         )
         assert done.returncode == 0, done.stderr
         printed.append(done.stdout)
     assert json.loads(printed[0])["summary"]["overall"]["mean"] == 1.0
-    assert len((tmp_path / "b" / "groups.jsonl").read_text().splitlines()) == 2
+    assert len((package / "b" / "groups.jsonl").read_text().splitlines()) == 2
     assert "installed: doubling" in printed[2]
 
 

@@ -1,18 +1,18 @@
 """ALFWorld on a game of its format that was made for this test, with the real engine (make test-envs)."""
 
-import asyncio
 import importlib.util
 import json
 from pathlib import Path
 
 import pytest
 
-from ludus.agent import Policy
 from ludus.env_checks import validate
 from ludus.envs.alfworld import AlfWorld
 from ludus.errors import ConfigError
 from ludus.models.scripted import Reply, ScriptedModel, call
-from ludus.rollout import Job, run
+from ludus.policy import Policy
+from ludus.rollout import run
+from ludus.runner import Job, Runner
 from ludus.types import Rollout
 
 needs_package = pytest.mark.skipif(
@@ -83,35 +83,37 @@ def write_game(folder: Path, **changes: object) -> Path:
     return folder / "game.tw-pddl"
 
 
-def act(env: AlfWorld, *replies: Reply) -> Rollout:
+async def act(env: AlfWorld, *replies: Reply) -> Rollout:
     task = next(iter(env.tasks("validation")))
-    return asyncio.run(run(Job(task, Policy(ScriptedModel(list(replies)))), env, None))
+    return await run(Job(task, Policy(ScriptedModel(list(replies)))), Runner(env))
 
 
 @needs_package
-def test_games_of_the_published_folders_are_valid(tmp_path: Path):
+async def test_games_of_the_published_folders_are_valid(tmp_path: Path):
     write_game(tmp_path / "valid_seen" / NAME)
     env = AlfWorld(path=str(tmp_path))
     (task,) = tasks = list(env.tasks("validation"))
     assert (task.id, task.kind) == (NAME, "pick_and_place_simple")
     assert "put an apple in a drawer" in task.prompt and "go to shelf 1" in task.prompt
-    assert asyncio.run(validate(env, "validation", tasks, None)).ok
+    assert (await validate(Runner(env), "validation", tasks)).ok
 
 
 @needs_package
-def test_an_agent_plays_with_the_tool(tmp_path: Path):
+async def test_an_agent_plays_with_the_tool(tmp_path: Path):
     write_game(tmp_path / "valid_seen" / NAME)
     env = AlfWorld(path=str(tmp_path))
-    won = act(env, *(call("act", command=command.upper()) for command in WALKTHROUGH), "Done.")
+    won = await act(env, *(call("act", command=command.upper()) for command in WALKTHROUGH), "Done.")
     assert won.score is not None and won.score.passed
     assert "You pick up the apple 1" in won.turns[1].results[0].content
     assert "The game is over" in won.turns[-2].results[0].content
-    lost = act(
+    lost = await act(
         env, call("act", command="go to shelf 1"), call("act", command="fly away"), call("act", command=""), "no"
     )
     assert lost.score is not None and (lost.score.value, lost.score.soft) == (0.0, 0.0)
     assert lost.turns[2].results[0].error
-    short = act(AlfWorld(path=str(tmp_path), max_steps=2), *(call("act", command=c) for c in WALKTHROUGH), "Done.")
+    short = await act(
+        AlfWorld(path=str(tmp_path), max_steps=2), *(call("act", command=c) for c in WALKTHROUGH), "Done."
+    )
     assert short.score is not None and not short.score.passed
 
 

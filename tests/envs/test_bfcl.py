@@ -1,18 +1,18 @@
 """BFCL with the data and checkers of bfcl-eval (make test-envs)."""
 
-import asyncio
 import importlib.util
 import os
 
 import pytest
 from tests.build import make_rollout, make_turn
 
-from ludus.agent import Policy
 from ludus.env_checks import validate
 from ludus.envs.bfcl import Bfcl, list_calls, make_call_tool, make_name, translate_schema
 from ludus.errors import ConfigError
 from ludus.models.scripted import Reply, ScriptedModel, call
-from ludus.rollout import Job, run
+from ludus.policy import Policy
+from ludus.rollout import run
+from ludus.runner import Job, Runner
 from ludus.types import Score, StopReason
 
 needs_package = pytest.mark.skipif(
@@ -20,9 +20,9 @@ needs_package = pytest.mark.skipif(
 )
 
 
-def score(category: str, reply: Reply) -> Score:
+async def score(category: str, reply: Reply) -> Score:
     env = Bfcl(categories=(category,))
-    rollout = asyncio.run(run(Job(next(iter(env.tasks("test"))), Policy(ScriptedModel([reply, "Done."]))), env, None))
+    rollout = await run(Job(next(iter(env.tasks("test"))), Policy(ScriptedModel([reply, "Done."]))), Runner(env))
     assert rollout.score is not None
     return rollout.score
 
@@ -54,32 +54,32 @@ def test_calls_that_are_written_as_text(text: str, calls: list[object]):
 
 
 @needs_package
-def test_scores():
-    assert score("simple_python", call("calculate_triangle_area", base=10, height=5)).passed
-    assert not score("simple_python", call("calculate_triangle_area", base=10, height=6)).passed
-    assert not score("simple_python", call("no_such_function", base=10)).passed
-    assert not score("simple_python", "It is 25.").passed
-    assert score("irrelevance", "None of them fits.").passed
+async def test_scores():
+    assert (await score("simple_python", call("calculate_triangle_area", base=10, height=5))).passed
+    assert not (await score("simple_python", call("calculate_triangle_area", base=10, height=6))).passed
+    assert not (await score("simple_python", call("no_such_function", base=10))).passed
+    assert not (await score("simple_python", "It is 25.")).passed
+    assert (await score("irrelevance", "None of them fits.")).passed
     task = next(iter(Bfcl(categories=("irrelevance",)).tasks("test")))
-    assert not score("irrelevance", call(make_name(task.answer["functions"][0]["name"]), base=1)).passed
+    assert not (await score("irrelevance", call(make_name(task.answer["functions"][0]["name"]), base=1))).passed
 
 
 @needs_package
-def test_a_call_ends_the_rollout():
+async def test_a_call_ends_the_rollout():
     env = Bfcl(categories=("simple_python",))
     task = next(iter(env.tasks("test")))
     reply = call("calculate_triangle_area", base=10, height=5)
-    rollout = asyncio.run(run(Job(task, Policy(ScriptedModel([reply]))), env, None))
+    rollout = await run(Job(task, Policy(ScriptedModel([reply]))), Runner(env))
     assert rollout.stop is StopReason.SUBMITTED
 
 
 @needs_package
 @pytest.mark.skipif(not os.environ.get("LUDUS_TEST_ENVS"), reason="all tasks: make test-envs")
-def test_every_task_is_valid():
+async def test_every_task_is_valid():
     env = Bfcl()
     tasks = list(env.tasks("test"))
     assert len(tasks) == 3487
-    assert asyncio.run(validate(env, "test", tasks, None)).ok
+    assert (await validate(Runner(env), "test", tasks)).ok
 
 
 def test_what_is_missing_or_unknown_is_named(monkeypatch: pytest.MonkeyPatch):

@@ -1,19 +1,19 @@
 """BFCL's conversations with the data, classes and checkers of bfcl-eval (make test-envs)."""
 
-import asyncio
 import importlib.util
 from typing import Any
 
 import pytest
 from tests.build import make_task, make_turn
 
-from ludus.agent import Limits, Policy
 from ludus.env_checks import validate
 from ludus.envs import bfcl, bfcl_conversations
 from ludus.envs.bfcl_conversations import MORE_FUNCTIONS, BfclConversations, split_requests
 from ludus.errors import ConfigError
 from ludus.models.scripted import ScriptedModel, call, say
-from ludus.rollout import Job, run
+from ludus.policy import Limits, Policy
+from ludus.rollout import run
+from ludus.runner import Job, Runner
 from ludus.types import Call, Completion, Message, Rollout, Task, ToolResult, Turn
 
 needs_package = pytest.mark.skipif(
@@ -26,9 +26,9 @@ def find_task(id: str) -> Task:
     return next(task for task in env.tasks("test") if task.id == id)
 
 
-def act(id: str, replies: list[Any], **limits: Any) -> Rollout:
+async def act(id: str, replies: list[Any], **limits: Any) -> Rollout:
     policy = Policy(ScriptedModel(replies), limits=Limits(**limits))
-    return asyncio.run(run(Job(find_task(id), policy), BfclConversations(), None))
+    return await run(Job(find_task(id), policy), Runner(BfclConversations()))
 
 
 FIRST = [
@@ -53,8 +53,8 @@ FOURTH = [
 
 
 @needs_package
-def test_a_conversation_that_does_every_request_passes():
-    rollout = act("multi_turn_base_0", [*FIRST, *SECOND, *THIRD, *FOURTH])
+async def test_a_conversation_that_does_every_request_passes():
+    rollout = await act("multi_turn_base_0", [*FIRST, *SECOND, *THIRD, *FOURTH])
     assert rollout.score is not None and rollout.score.passed
     assert len([turn for turn in rollout.turns if turn.notices]) == 3
     seen = [result.content for turn in rollout.turns for result in turn.results]
@@ -72,18 +72,18 @@ def test_a_conversation_that_does_every_request_passes():
         ([FIRST[0], call("mkdir", dir_name="other"), *FIRST[1:], *SECOND], 0.0),  # a folder too many
     ],
 )
-def test_partial_credit_is_the_requests_that_were_done(replies: list[Any], soft: float):
-    rollout = act("multi_turn_base_0", [*replies, *[say("I stop.")] * 4])
+async def test_partial_credit_is_the_requests_that_were_done(replies: list[Any], soft: float):
+    rollout = await act("multi_turn_base_0", [*replies, *[say("I stop.")] * 4])
     assert rollout.score is not None and not rollout.score.passed
     assert (rollout.score.value, rollout.score.soft) == (0.0, soft)
 
 
 @needs_package
-def test_a_function_that_was_missing_appears_with_the_scene_as_it_is():
+async def test_a_function_that_was_missing_appears_with_the_scene_as_it_is():
     held = find_task("multi_turn_miss_func_0")
     assert held.answer["late"] == {"3": ["sort"]}
     replies = [*FIRST, *SECOND, call("sort", file_name="final_report.pdf"), say("There is no sort."), *THIRD, *FOURTH]
-    rollout = act("multi_turn_miss_func_0", replies)
+    rollout = await act("multi_turn_miss_func_0", replies)
     assert rollout.score is not None and rollout.score.passed, rollout.score
     missing = next(result for turn in rollout.turns for result in turn.results if result.call.name == "sort")
     assert "Unknown tool 'sort'" in missing.error
@@ -92,7 +92,7 @@ def test_a_function_that_was_missing_appears_with_the_scene_as_it_is():
 
 
 @needs_package
-def test_hostile_calls_change_nothing_but_their_scene():
+async def test_hostile_calls_change_nothing_but_their_scene():
     replies = [
         call("__init__"),
         call("_load_scenario", scenario={}),
@@ -101,7 +101,7 @@ def test_hostile_calls_change_nothing_but_their_scene():
         call("mkdir", dir_name="__import__('os').system('touch /tmp/broken')"),
         say("Done."),
     ]
-    rollout = act("multi_turn_base_0", [*replies, *[say("I stop.")] * 4])
+    rollout = await act("multi_turn_base_0", [*replies, *[say("I stop.")] * 4])
     assert rollout.failure is None and rollout.score is not None and rollout.score.soft == 0.0
     results = [result for turn in rollout.turns for result in turn.results]
     assert "Unknown tool" in results[0].error and "Unknown tool" in results[1].error
@@ -109,19 +109,19 @@ def test_hostile_calls_change_nothing_but_their_scene():
 
 
 @needs_package
-def test_a_request_that_takes_too_many_replies_has_failed():
+async def test_a_request_that_takes_too_many_replies_has_failed():
     loop = [call("ls") for _ in range(bfcl_conversations.MOST_STEPS + 1)]
-    rollout = act("multi_turn_base_0", [*FIRST[:-1], *loop, say("Moved."), *SECOND, *THIRD, *FOURTH], turns=100)
+    rollout = await act("multi_turn_base_0", [*FIRST[:-1], *loop, say("Moved."), *SECOND, *THIRD, *FOURTH], turns=100)
     assert rollout.score is not None and not rollout.score.passed
     assert "more than 20 replies" in rollout.score.feedback
 
 
 @needs_package
-def test_every_task_is_valid():
+async def test_every_task_is_valid():
     env = BfclConversations()
     tasks = list(env.tasks("test"))
     assert len(tasks) == 800
-    assert asyncio.run(validate(env, "test", tasks, None)).ok
+    assert (await validate(Runner(env), "test", tasks)).ok
 
 
 def test_calls_are_split_by_the_users_requests_and_refused_ones_are_left_out():
@@ -134,13 +134,13 @@ def test_calls_are_split_by_the_users_requests_and_refused_ones_are_left_out():
     assert split_requests([step, spoken, make_turn("Bye.")]) == [[[("cd", {"folder": "a"})]], []]
 
 
-def test_the_user_has_nothing_more_to_say_after_the_last_request():
+async def test_the_user_has_nothing_more_to_say_after_the_last_request():
     task = make_task(answer={"requests": ["a", "b"], "late": {}})
     spoken = Turn(Completion(Message("assistant", "Done.")), notices=(Message("user", "b"),))
     env = BfclConversations()
-    first = asyncio.run(env.follow_up(task, [make_turn("Done.")], None))
+    first = await env.follow_up(task, [make_turn("Done.")], None)
     assert first is not None and (first.text, first.tools) == ("b", None)
-    assert asyncio.run(env.follow_up(task, [spoken, make_turn("Done.")], None)) is None
+    assert await env.follow_up(task, [spoken, make_turn("Done.")], None) is None
 
 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch):

@@ -1,18 +1,18 @@
 """DocVQA on a CSV file and pictures in its format."""
 
-import asyncio
 import struct
 import zlib
 from pathlib import Path
 
 import pytest
 
-from ludus.agent import Policy
 from ludus.env_checks import validate
 from ludus.envs.docvqa import DocVQA
 from ludus.errors import ConfigError
 from ludus.models.scripted import ScriptedModel
-from ludus.rollout import Job, run
+from ludus.policy import Policy
+from ludus.rollout import run
+from ludus.runner import Job, Runner
 
 HEADER = "questionId,question,answer,image_path,topic\n"
 
@@ -38,7 +38,7 @@ def write(tmp_path: Path, rows: str) -> DocVQA:
     return DocVQA(path=str(tmp_path))
 
 
-def test_it_is_valid_and_the_picture_is_in_the_opening(tmp_path: Path):
+async def test_it_is_valid_and_the_picture_is_in_the_opening(tmp_path: Path):
     env = write(
         tmp_path, "7,What is the date?,\"['May 4', '4 May']\",a.png,form\n8,Total? document_path: a.png,12.50,,table\n"
     )
@@ -47,8 +47,8 @@ def test_it_is_valid_and_the_picture_is_in_the_opening(tmp_path: Path):
         ("7", "What is the date?", "form", ["May 4", "4 May"]),
         ("8", "Total?", "table", ["12.50"]),
     ]
-    assert asyncio.run(validate(env, "validation", tasks, None)).ok
-    rollout = asyncio.run(run(Job(tasks[0], Policy(ScriptedModel(["<answer>May 5</answer>"]))), env, None))
+    assert (await validate(Runner(env), "validation", tasks)).ok
+    rollout = await run(Job(tasks[0], Policy(ScriptedModel(["<answer>May 5</answer>"]))), Runner(env))
     assert rollout.opening[-1].images[0].url.startswith("data:image/png;base64,")
     assert rollout.score is not None and (rollout.score.passed, rollout.score.soft) == (False, 0.8)
 

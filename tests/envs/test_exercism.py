@@ -1,6 +1,5 @@
 """Exercises in Exercism's layout: which are read, what the agent sees, and wrong folders."""
 
-import asyncio
 import json
 import shutil
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 from ludus.env_checks import validate
 from ludus.envs.exercism import Exercism
 from ludus.errors import ConfigError
+from ludus.runner import Runner
 from ludus.sandbox.profiles import open_pool
 from ludus.types import Task
 
@@ -39,16 +39,13 @@ def test_neither_tests_nor_examples_are_shown():
     assert "create_test_table.sql" in task.answer["tests"]
 
 
-def test_one_exercise_of_each_track_passes_the_checks(bwrap: str):
+async def test_one_exercise_of_each_track_passes_the_checks(bwrap: str):
     tracks = ["python", "bash", *(track for track, program in PROGRAMS.items() if shutil.which(program))]
 
-    async def check() -> None:
-        env = msgspec.convert({"tracks": tracks}, Exercism)
-        async with open_pool(bwrap) as pool:
-            report = await validate(env, "train", env.tasks("train"), pool)
-        assert report.ok, report
-
-    asyncio.run(check())
+    env = msgspec.convert({"tracks": tracks}, Exercism)
+    async with open_pool(bwrap) as pool:
+        report = await validate(Runner(env, pool), "train", env.tasks("train"))
+    assert report.ok, report
 
 
 def write(folder: Path, config: object, **more: str) -> Path:

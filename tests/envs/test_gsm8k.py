@@ -1,4 +1,3 @@
-import asyncio
 import json
 import sys
 from pathlib import Path
@@ -6,19 +5,20 @@ from types import ModuleType
 
 import pytest
 
-from ludus.agent import Policy
 from ludus.envs.gsm8k import Gsm8k
 from ludus.errors import ConfigError
 from ludus.models.scripted import ScriptedModel
-from ludus.rollout import Job, run
+from ludus.policy import Policy
+from ludus.rollout import run
+from ludus.runner import Job, Runner
 from ludus.types import Score, Task
 from ludus.verify.numbers import find_number
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "data" / "gsm8k"
 
 
-def score(env: Gsm8k, task: Task, answer: str) -> Score | None:
-    return asyncio.run(run(Job(task, Policy(ScriptedModel([answer]))), env, None)).score
+async def score(env: Gsm8k, task: Task, answer: str) -> Score | None:
+    return (await run(Job(task, Policy(ScriptedModel([answer]))), Runner(env))).score
 
 
 def test_a_dozen_items_are_bundled_and_their_answers_are_right():
@@ -37,13 +37,13 @@ def test_a_split_that_is_not_bundled_has_no_tasks():
     assert list(Gsm8k().tasks("tset")) == []
 
 
-def test_scoring():
+async def test_scoring():
     env = Gsm8k()
     task = next(iter(env.tasks("train")))
-    right = score(env, task, "3 * 12 - 9 = 27\n#### 27")
+    right = await score(env, task, "3 * 12 - 9 = 27\n#### 27")
     assert right is not None
     assert right.passed
-    wrong = score(env, task, "#### 28")
+    wrong = await score(env, task, "#### 28")
     assert wrong is not None
     assert wrong.value == 0.0
     assert "right is 27" in wrong.feedback
@@ -92,13 +92,13 @@ def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.Mo
 
 @pytest.mark.skipif(not PUBLISHED.exists(), reason="the published items are not on this machine")
 @pytest.mark.parametrize("split", ["train", "valid"])
-def test_the_published_items_load_and_their_own_answers_pass(split: str):
+async def test_the_published_items_load_and_their_own_answers_pass(split: str):
     path = PUBLISHED / f"{split}.jsonl"
     env = Gsm8k(path=str(path))
     tasks = list(env.tasks(split))
     assert len(tasks) == len(path.read_text().splitlines())
     assert json.loads(path.read_text().splitlines()[0])["question"] == tasks[0].prompt
     for task in tasks[:50]:
-        got = score(env, task, asyncio.run(env.solve(task, None)))
+        got = await score(env, task, await env.solve(task, None))
         assert got is not None
         assert got.passed

@@ -1,20 +1,19 @@
 """The bundled tasks in all three forms, on the programs of this machine: no network, no engine, no other system."""
 
-import asyncio
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from ludus.agent import Limits, Policy
 from ludus.env_checks import format_report, validate
 from ludus.envs.harbor import Harbor
 from ludus.errors import ConfigError
 from ludus.models.scripted import ScriptedModel, call, say
-from ludus.rollout import Job, run
-from ludus.sandbox.pool import PoolSettings
-from ludus.sandbox.profiles import open_pool
+from ludus.policy import Limits, Policy
+from ludus.rollout import run
+from ludus.runner import Job, Runner
+from ludus.sandbox.pool import Pool
 from ludus.types import Rollout
 
 LONGEST = "awk 'length > length(b) { b = $0 } END { print b }' /app/notes/*.txt >/app/longest.txt"
@@ -30,40 +29,26 @@ def env() -> Iterator[Harbor]:
         yield Harbor(cache=name)
 
 
-def attempt(env: Harbor, id: str, commands: Sequence[str]) -> list[Rollout]:
+async def attempt(pool: Pool, env: Harbor, id: str, commands: Sequence[str]) -> list[Rollout]:
     """A rollout for each command."""
     task = next(task for task in env.tasks("train") if task.id == id)
-
-    async def go() -> list[Rollout]:
-        async with open_pool("bwrap", PoolSettings(max_slots=4)) as pool:
-
-            async def act(command: str) -> Rollout:
-                policy = Policy(ScriptedModel([call("terminal", command=command), say("done")]))
-                return await run(Job(task, policy), env, pool)
-
-            return [await act(command) for command in commands]
-
-    return asyncio.run(go())
+    models = [ScriptedModel([call("terminal", command=command), say("done")]) for command in commands]
+    return [await run(Job(task, Policy(model)), Runner(env, pool)) for model in models]
 
 
-def test_reference_solutions_score_1_and_nothing_scores_0(bwrap: str, env: Harbor):
+async def test_reference_solutions_score_1_and_nothing_scores_0(pool: Pool, env: Harbor):
     tasks = [
         task for task in env.tasks("train") if task.id in ("service-settings", "sum-column", "task_0002_user_table")
     ]
     assert len(tasks) == 3
-
-    async def go() -> str:
-        async with open_pool("bwrap") as pool:
-            report = await validate(env, "train", tasks, pool, limits=Limits(), concurrency=2)
-        return format_report(report) if not report.ok else ""
-
-    assert asyncio.run(go()) == ""
+    report = await validate(Runner(env, pool), "train", tasks, limits=Limits(), concurrency=2)
+    assert (format_report(report) if not report.ok else "") == ""
 
 
-def test_rewards_of_a_harbor_task(bwrap: str, env: Harbor):
+async def test_rewards_of_a_harbor_task(pool: Pool, env: Harbor):
     """An agent works in the image's folder, and partial credit is what the script writes."""
     commands = ("sed -i 's/^port.*/port = 8025/' post.conf; [ $SERVICE = post ]", "echo x >>/etc/service/post.conf")
-    first, second = attempt(env, "service-settings", commands)
+    first, second = await attempt(pool, env, "service-settings", commands)
     assert first.score is not None
     assert second.score is not None
     assert first.score.value == pytest.approx(1 / 3)
@@ -87,15 +72,15 @@ CHEATS = {
 }
 
 
-def test_cheats_score_0(bwrap: str, env: Harbor):
-    honest, *cheats = attempt(env, "longest-line", [LONGEST, *CHEATS.values()])
+async def test_cheats_score_0(pool: Pool, env: Harbor):
+    honest, *cheats = await attempt(pool, env, "longest-line", [LONGEST, *CHEATS.values()])
     assert honest.score is not None
     assert honest.score.passed
     scores = dict(zip(CHEATS, (rollout.score for rollout in cheats), strict=True))
     assert {name: score and score.value for name, score in scores.items()} == dict.fromkeys(CHEATS, 0.0)
 
 
-def test_pytests_report_of_a_terminal_bench_task(bwrap: str, env: Harbor):
+async def test_pytests_report_of_a_terminal_bench_task(pool: Pool, env: Harbor):
     commands = (
         TOTALS,
         "printf 'chair,12\\nlamp,7\\n' >totals.csv",
@@ -103,7 +88,7 @@ def test_pytests_report_of_a_terminal_bench_task(bwrap: str, env: Harbor):
         "printf 'def pytest_runtest_makereport(item): ...' | tee /conftest.py /app/conftest.py /tests/conftest.py; "
         "echo 'import os; os._exit(0)' >/app/pytest.py; printf 'true' >/tests/run-tests.sh",
     )
-    right, partial, cheat = (rollout.score for rollout in attempt(env, "sum-column", commands))
+    right, partial, cheat = (rollout.score for rollout in await attempt(pool, env, "sum-column", commands))
     assert right is not None
     assert right.passed
     assert partial is not None
@@ -112,17 +97,19 @@ def test_pytests_report_of_a_terminal_bench_task(bwrap: str, env: Harbor):
     assert cheat.soft == 0.0
 
 
-def test_partial_credit_of_an_endless_task(bwrap: str, env: Harbor):
-    right, partial = (rollout.score for rollout in attempt(env, "task_0001_rotate_logs", (ROTATED, ": >logs/app.log")))
+async def test_partial_credit_of_an_endless_task(pool: Pool, env: Harbor):
+    right, partial = (
+        rollout.score for rollout in await attempt(pool, env, "task_0001_rotate_logs", (ROTATED, ": >logs/app.log"))
+    )
     assert right is not None
     assert (right.value, right.passed) == (1.0, True)
     assert partial is not None
     assert (partial.value, partial.passed) == (pytest.approx(1 / 3), False)
 
 
-def test_what_the_agent_did_to_the_system_is_said(bwrap: str, env: Harbor):
+async def test_what_the_agent_did_to_the_system_is_said(pool: Pool, env: Harbor):
     commands = ("echo 'exit 0' >/root/.bashrc", "rm -rf /root; ln -s /app /root", "rm -rf --no-preserve-root / 2>&-")
-    rollout, linked, broken = attempt(env, "longest-line", commands)
+    rollout, linked, broken = await attempt(pool, env, "longest-line", commands)
     assert "root -> /app" in linked.left_out
     assert broken.score is not None  # what the agent did to its slot is no failure of the world
     assert broken.stop == "broken"

@@ -3,7 +3,6 @@
 `make test-harbor` runs it. It needs root, debootstrap, the package `uv`, and a way to the package indexes.
 """
 
-import asyncio
 import os
 import tempfile
 from collections.abc import Iterator
@@ -11,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from ludus.agent import Limits
-from ludus.env_checks import EnvReport, format_report, validate
+from ludus.env_checks import format_report, validate
 from ludus.envs.harbor import Harbor
+from ludus.policy import Limits
+from ludus.runner import Runner
 from ludus.sandbox import SandboxSpec
 from ludus.sandbox.profiles import open_pool
 
@@ -72,12 +72,9 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def test_a_task_with_apt_pip_and_uv(bwrap: str, folder: Path):
+async def test_a_task_with_apt_pip_and_uv(bwrap: str, folder: Path):
     env = HarborOnline(path=str(folder / "tasks"), cache=str(folder / "cache"))
 
-    async def go() -> EnvReport:
-        async with open_pool("bwrap") as pool:
-            return await validate(env, "train", env.tasks("train"), pool, limits=Limits(), concurrency=1)
-
-    report = asyncio.run(go())
+    async with open_pool("bwrap") as pool:
+        report = await validate(Runner(env, pool), "train", env.tasks("train"), limits=Limits(), concurrency=1)
     assert report.ok, format_report(report)

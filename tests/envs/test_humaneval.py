@@ -1,6 +1,5 @@
 """HumanEval's format: rows become tasks, and wrong rows are named."""
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 from ludus.env_checks import validate
 from ludus.envs.humaneval import HumanEval
 from ludus.errors import ConfigError
+from ludus.runner import Runner
 from ludus.sandbox.profiles import open_pool
 
 ROW = {
@@ -27,16 +27,13 @@ def list_tasks(tmp_path: Path, *rows: dict[str, Any]) -> list[Any]:
     return list(HumanEval(path=str(path)).tasks("test"))
 
 
-def test_bundled_items_pass_the_checks(bwrap: str):
-    async def check() -> None:
-        env = HumanEval()
-        tasks = [*env.tasks("train"), *env.tasks("test")]
-        assert len(tasks) == 6
-        async with open_pool(bwrap) as pool:
-            report = await validate(env, "all", tasks[3:4], pool)  # `ludus validate humaneval` checks all
-        assert report.ok, report
-
-    asyncio.run(check())
+async def test_bundled_items_pass_the_checks(bwrap: str):
+    env = HumanEval()
+    tasks = [*env.tasks("train"), *env.tasks("test")]
+    assert len(tasks) == 6
+    async with open_pool(bwrap) as pool:
+        report = await validate(Runner(env, pool), "all", tasks[3:4])  # `ludus validate humaneval` checks all
+    assert report.ok, report
 
 
 def test_a_row_becomes_a_task_without_its_tests(tmp_path: Path):

@@ -120,9 +120,34 @@ def test_a_judge_that_gives_no_verdict_on_any_reply_is_the_world_s_failure(
     assert json.loads(capsys.readouterr().out)["summary"]["stops"] == ended
 
 
-def test_without_a_judge_the_command_says_what_to_set(capsys: pytest.CaptureFixture[str]):
-    assert main(["validate", "judge"]) != 0
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["validate", "judge"],
+        ["evaluate", "judge", "--model.type", "agent.py"],
+        ["process", "judge", "--model.type", "agent.py"],
+        ["headroom", "judge", "--model.type", "agent.py", "--data.ratio", "1:1:1"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_without_a_judge_the_command_says_what_to_set(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "agent.py").write_text(AGENT)
+    assert main(words) == 2
     assert "--judge.base_url URL" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_headroom_is_measured_with_judges(judge: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "agent.py").write_text(AGENT)
+    words = ["headroom", "judge", "--out", f"{tmp_path}/run", "--json", "--judge.type", judge]
+    words += ["--model.type", f"{tmp_path}/agent.py", "--hints", "1", "--data.ratio", "1:1:1"]
+    assert main(words) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["headroom"]["score"] == 0.0
+    assert report["ledger"]["judge"]["calls"] == report["ledger"]["agent"]["calls"] > 0
 
 
 def test_rubrics_in_three_forms(tmp_path: Path):

@@ -1,6 +1,5 @@
 """LiveMathematicianBench on rows in its format."""
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 from ludus.env_checks import validate
 from ludus.envs.livemath import LiveMathematicianBench, find_label
 from ludus.errors import ConfigError
+from ludus.runner import Runner
 
 CHOICES = [{"label": label, "text": f"It is {word}."} for label, word in zip("ABCD", ["one", "two", "three", "four"])]  # noqa: B905
 ROW = {
@@ -29,13 +29,13 @@ def write(tmp_path: Path, *rows: dict[str, Any], **options: Any) -> LiveMathemat
     return LiveMathematicianBench(path=str(path), **options)
 
 
-def test_it_is_valid(tmp_path: Path):
+async def test_it_is_valid(tmp_path: Path):
     env = write(tmp_path, ROW, {**ROW, "no": 4})
     tasks = list(env.tasks("test"))
     assert [task.id for task in tasks] == ["202601:3", "202601:4"]
     assert tasks[0].kind == "Counting"
     assert "There are three." not in tasks[0].prompt
-    assert asyncio.run(validate(env, "test", tasks, None)).ok
+    assert (await validate(Runner(env), "test", tasks)).ok
 
 
 def test_the_order_depends_on_seed_and_id_and_the_answer_moves_with_it(tmp_path: Path):

@@ -1,6 +1,5 @@
 """The environment `math`: rows of published sets, ids, and scores."""
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ pytest.importorskip("math_verify")
 from ludus.env_checks import validate
 from ludus.envs.math_problems import MathProblems
 from ludus.errors import ConfigError
+from ludus.runner import Runner
 
 
 def write(tmp_path: Path, *rows: dict[str, Any]) -> MathProblems:
@@ -21,9 +21,9 @@ def write(tmp_path: Path, *rows: dict[str, Any]) -> MathProblems:
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
-def test_the_bundled_problems_are_valid(split: str):
+async def test_the_bundled_problems_are_valid(split: str):
     env = MathProblems()
-    report = asyncio.run(validate(env, split, list(env.tasks(split)), None))
+    report = await validate(Runner(env), split, list(env.tasks(split)))
     assert report.ok and report.tasks == {"train": 8, "test": 4}[split]
 
 

@@ -1,16 +1,16 @@
 """OfficeQA on a CSV file and documents in its format."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
 
-from ludus.agent import Policy
 from ludus.env_checks import validate
 from ludus.envs.officeqa import OfficeQA
 from ludus.errors import ConfigError
 from ludus.models.scripted import Reply, ScriptedModel, call
-from ludus.rollout import Job, run
+from ludus.policy import Policy
+from ludus.rollout import run
+from ludus.runner import Job, Runner
 from ludus.types import Rollout
 
 HEADER = "uid,question,ground_truth,category,source_files\n"
@@ -26,18 +26,18 @@ def write(tmp_path: Path, rows: str = ROW) -> OfficeQA:
     return OfficeQA(path=f"{tmp_path}/questions.csv")
 
 
-def act(env: OfficeQA, *replies: Reply) -> Rollout:
+async def act(env: OfficeQA, *replies: Reply) -> Rollout:
     task = next(iter(env.tasks("test")))
-    return asyncio.run(run(Job(task, Policy(ScriptedModel(list(replies)))), env, None))
+    return await run(Job(task, Policy(ScriptedModel(list(replies)))), Runner(env))
 
 
-def test_it_is_valid(tmp_path: Path):
+async def test_it_is_valid(tmp_path: Path):
     env = write(tmp_path)
-    assert asyncio.run(validate(env, "test", list(env.tasks("test")), None)).ok
+    assert (await validate(Runner(env), "test", list(env.tasks("test")))).ok
 
 
-def test_the_tools_find_and_read_the_documents_of_the_task_only(tmp_path: Path):
-    rollout = act(
+async def test_the_tools_find_and_read_the_documents_of_the_task_only(tmp_path: Path):
+    rollout = await act(
         write(tmp_path),
         call("glob", pattern="*"),
         call("grep", text="SPENT"),
@@ -54,8 +54,8 @@ def test_the_tools_find_and_read_the_documents_of_the_task_only(tmp_path: Path):
     assert rollout.score is not None and rollout.score.passed
 
 
-def test_only_an_answer_in_tags_counts(tmp_path: Path):
-    score = act(write(tmp_path), "1234").score
+async def test_only_an_answer_in_tags_counts(tmp_path: Path):
+    score = (await act(write(tmp_path), "1234")).score
     assert score is not None and score.value == 0.0
 
 

@@ -1,22 +1,21 @@
-"""Orders into records: what is drawn, and how it is judged."""
-
-import asyncio
+"""Orders into records: what is sampled, and how it is judged."""
 
 import pytest
 
-from ludus.agent import Policy
 from ludus.envs.orders import COLORS, PHRASINGS, SIZES, Orders
 from ludus.models.scripted import ScriptedModel
+from ludus.policy import Policy
 from ludus.reflact.splits import load_splits
 from ludus.reflact.train_settings import DataSettings
-from ludus.rollout import Job, run
+from ludus.rollout import run
+from ludus.runner import Job, Runner
 from ludus.types import Score, Task
 
 TASK = Task(id="t", prompt="83 blue lamps, please.", answer="lamps|blue|83")
 
 
-def score(answer: str) -> Score:
-    found = asyncio.run(run(Job(TASK, Policy(ScriptedModel([answer]))), Orders(), None)).score
+async def score(answer: str) -> Score:
+    found = (await run(Job(TASK, Policy(ScriptedModel([answer]))), Runner(Orders()))).score
     assert found is not None
     return found
 
@@ -36,8 +35,8 @@ def score(answer: str) -> Score:
         ("", False, 0.0),
     ],
 )
-def test_scoring(answer: str, passed: bool, soft: float):
-    got = score(answer)
+async def test_scoring(answer: str, passed: bool, soft: float):
+    got = await score(answer)
     assert (got.passed, got.soft) == (passed, pytest.approx(soft))
     assert passed or got.feedback
 

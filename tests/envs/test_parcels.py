@@ -1,21 +1,21 @@
-"""Parcels: what is drawn, what the desks do, and how an answer is judged."""
+"""Parcels: what is sampled, what the desks do, and how an answer is judged."""
 
-import asyncio
 from collections import Counter
 
 import pytest
 
-from ludus.agent import Policy
 from ludus.envs.parcels import COLORS, DESKS, SIZES, WRONG_DESK, Parcels, make_desks
 from ludus.models.scripted import Reply, ScriptedModel, call
-from ludus.rollout import Job, run
+from ludus.policy import Policy
+from ludus.rollout import run
+from ludus.runner import Job, Runner
 from ludus.types import Rollout, Task
 
 TASK = Task(id="t", prompt="Send 7 red lamps.", answer={"desk": "north", "number": 7, "stamp": "acorn"})
 
 
-def act(*replies: Reply) -> Rollout:
-    return asyncio.run(run(Job(TASK, Policy(ScriptedModel(list(replies)))), Parcels(), None))
+async def act(*replies: Reply) -> Rollout:
+    return await run(Job(TASK, Policy(ScriptedModel(list(replies)))), Runner(Parcels()))
 
 
 @pytest.mark.parametrize(
@@ -30,20 +30,20 @@ def act(*replies: Reply) -> Rollout:
         (("I do not know.",), 0.0),
     ],
 )
-def test_scores(replies: tuple[Reply, ...], score: float):
-    found = act(*replies).score
+async def test_scores(replies: tuple[Reply, ...], score: float):
+    found = (await act(*replies)).score
     assert found is not None and found.value == score
 
 
-def test_a_parcel_goes_to_one_desk_only():
-    rollout = act(call("south", number=7), call("north", number=7), "lost")
+async def test_a_parcel_goes_to_one_desk_only():
+    rollout = await act(call("south", number=7), call("north", number=7), "lost")
     assert [result.content for turn in rollout.turns for result in turn.results] == [WRONG_DESK, WRONG_DESK]
 
 
-def test_the_desks_of_two_rollouts_know_nothing_of_each_other():
+async def test_the_desks_of_two_rollouts_know_nothing_of_each_other():
     first, second = make_desks(TASK), make_desks(TASK)
-    asyncio.run(first[1].run({"number": 7}))
-    assert asyncio.run(second[0].run({"number": 7})) == "acorn"
+    await first[1].run({"number": 7})
+    assert await second[0].run({"number": 7}) == "acorn"
 
 
 def test_splits_share_no_parcel_and_every_desk_has_as_many_colors():

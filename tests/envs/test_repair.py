@@ -1,20 +1,20 @@
 """Repair tasks: both kinds of rows, wrong rows, and agents that attack the tests."""
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ludus.agent import Policy
 from ludus.env_checks import validate
 from ludus.envs.repair import Repair
 from ludus.errors import ConfigError
 from ludus.models.scripted import ScriptedModel, call, say
-from ludus.rollout import Job, run
+from ludus.policy import Policy
+from ludus.rollout import run
+from ludus.runner import Job, Runner
 from ludus.sandbox.profiles import open_pool
-from ludus.types import Score, Task
+from ludus.types import Task
 
 OWN = {
     "id": "one",
@@ -40,15 +40,12 @@ def list_tasks(tmp_path: Path, *rows: dict[str, Any]) -> list[Task]:
     return list(Repair(path=str(path)).tasks("test"))
 
 
-def test_bundled_items_of_both_kinds_pass_the_checks(bwrap: str):
-    async def check() -> None:
-        tasks = [*Repair().tasks("train"), *Repair().tasks("test")]
-        assert [len(tasks), *({"names" in task.answer for task in tasks})] == [6, False, True]
-        async with open_pool(bwrap) as pool:
-            report = await validate(Repair(), "all", [tasks[0]], pool)  # `ludus validate repair` checks all
-        assert report.ok, report
-
-    asyncio.run(check())
+async def test_bundled_items_of_both_kinds_pass_the_checks(bwrap: str):
+    tasks = [*Repair().tasks("train"), *Repair().tasks("test")]
+    assert [len(tasks), *({"names" in task.answer for task in tasks})] == [6, False, True]
+    async with open_pool(bwrap) as pool:
+        report = await validate(Runner(Repair(), pool), "all", [tasks[0]])  # `ludus validate repair` checks all
+    assert report.ok, report
 
 
 def test_rows_become_tasks(tmp_path: Path):
@@ -88,13 +85,10 @@ ATTACKS = {
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_attacks_score_zero(bwrap: str, attack: str):
+async def test_attacks_score_zero(bwrap: str, attack: str):
     task = next(task for task in Repair().tasks("train") if task.id == "column-sum")
     turns = [call("write_file", path="total.py", content=ATTACKS[attack]), say("Done.")]
 
-    async def act() -> Score | None:
-        async with open_pool(bwrap) as pool:
-            return (await run(Job(task, Policy(ScriptedModel(turns))), Repair(), pool)).score
-
-    score = asyncio.run(act())
+    async with open_pool(bwrap) as pool:
+        score = (await run(Job(task, Policy(ScriptedModel(turns))), Runner(Repair(), pool))).score
     assert score is not None and (score.value, score.passed) == (0.0, False)

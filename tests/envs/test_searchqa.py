@@ -1,6 +1,5 @@
 """SearchQA on rows in its published format."""
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 from ludus.env_checks import validate
 from ludus.envs.searchqa import SearchQA, cut_passages
 from ludus.errors import ConfigError
+from ludus.runner import Runner
 
 ROW = {
     "key": "k1",
@@ -25,12 +25,12 @@ def write(tmp_path: Path, *rows: dict[str, Any]) -> SearchQA:
     return SearchQA(path=str(tmp_path))
 
 
-def test_it_is_valid(tmp_path: Path):
+async def test_it_is_valid(tmp_path: Path):
     env = write(tmp_path, ROW, {**ROW, "key": "k2", "answers": ["The Prado", "Prado"]})
     tasks = list(env.tasks("valid_unseen"))
     assert [task.id for task in tasks] == ["k1", "k2"]
     assert "Madrid is big" in tasks[0].prompt and "capital of Spain" in tasks[0].prompt
-    assert asyncio.run(validate(env, "test", tasks, None)).ok
+    assert (await validate(Runner(env), "test", tasks)).ok
 
 
 def test_passages_are_cut_at_their_ends():

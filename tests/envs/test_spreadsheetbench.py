@@ -1,18 +1,18 @@
 """SpreadsheetBench on workbooks in its format, with programs in real slots."""
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ludus.agent import Policy
 from ludus.env_checks import validate
 from ludus.envs.spreadsheetbench import SpreadsheetBench
 from ludus.errors import ConfigError
 from ludus.models.scripted import ScriptedModel, call
-from ludus.rollout import Job, run
+from ludus.policy import Policy
+from ludus.rollout import run
+from ludus.runner import Job, Runner
 from ludus.sandbox.pool import Pool
 from ludus.sandbox.profiles import open_pool
 from ludus.types import Score
@@ -58,23 +58,21 @@ def write(tmp_path: Path, *rows: dict[str, Any]) -> SpreadsheetBench:
 async def attempt(env: SpreadsheetBench, program: str, pool: Pool) -> Score:
     (task,) = env.tasks("test")
     policy = Policy(ScriptedModel([call("write_file", path="solution.py", content=program), "Done."]))
-    score = (await run(Job(task, policy), env, pool)).score
+    score = (await run(Job(task, policy), Runner(env, pool))).score
     assert score is not None
     return score
 
 
-def test_it_is_valid(tmp_path: Path):
+async def test_it_is_valid(tmp_path: Path):
     env = write(tmp_path)
     tasks = list(env.tasks("test"))
 
-    async def go() -> bool:
-        async with open_pool("bwrap") as pool:
-            return (await validate(env, "test", tasks, pool)).ok
-
-    assert asyncio.run(go())
+    async with open_pool("bwrap") as pool:
+        result = (await validate(Runner(env, pool), "test", tasks)).ok
+    assert result
 
 
-def test_scores(tmp_path: Path):
+async def test_scores(tmp_path: Path):
     env = write(tmp_path)
     three = PROGRAM.replace('sum(cell.value for cell in sheet["A"] if cell.value)', "3")
     table = [
@@ -89,7 +87,7 @@ def test_scores(tmp_path: Path):
         async with open_pool("bwrap") as pool:
             return [await attempt(env, program, pool) for program, *_ in table]
 
-    for score, (_, hard, soft, says) in zip(asyncio.run(go()), table, strict=True):
+    for score, (_, hard, soft, says) in zip(await go(), table, strict=True):
         assert (score.value, score.soft) == (hard, soft)
         assert says in score.feedback
 

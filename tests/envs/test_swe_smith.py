@@ -1,20 +1,20 @@
 """swe-smith-oracle: rows, what an agent sees, and agents that attack the tests."""
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ludus.agent import Policy
 from ludus.envs.repositories import make_repository
 from ludus.envs.swe_smith import SweSmithOracle
 from ludus.errors import ConfigError
 from ludus.models.scripted import ScriptedModel, call, say
-from ludus.rollout import Job, run
+from ludus.policy import Policy
+from ludus.rollout import run
+from ludus.runner import Job, Runner
 from ludus.sandbox import SandboxSpec
-from ludus.sandbox.profiles import open_pool
+from ludus.sandbox.pool import Pool
 from ludus.types import Rollout, Task
 
 ROW: dict[str, Any] = {
@@ -50,8 +50,8 @@ def test_rows_are_chosen(tmp_path: Path):
     other = ROW | {"instance_id": "go", "PASS_TO_PASS": ["TestX"]}
     plain = [task.id for task in list_tasks(tmp_path, other, *rows, shuffle=False)]
     assert plain == ["0", "1", "2", "3", "4", "5"]
-    drawn = [task.id for task in list_tasks(tmp_path, other, *rows, seed=3, max_items=4)]
-    assert len(drawn) == 4 and drawn == [t.id for t in list_tasks(tmp_path, other, *rows, seed=3)][:4] != plain[:4]
+    sampled = [task.id for task in list_tasks(tmp_path, other, *rows, seed=3, max_items=4)]
+    assert len(sampled) == 4 and sampled == [t.id for t in list_tasks(tmp_path, other, *rows, seed=3)][:4] != plain[:4]
     assert len(list_tasks(tmp_path, other, *rows, python_only=False)) == 7
 
 
@@ -80,21 +80,16 @@ def test_wrong_rows_are_named(tmp_path: Path, row: dict[str, Any], options: dict
 def test_wheels_and_a_network_make_pip_install(tmp_path: Path):
     env = SweSmithOracle(wheels="/some/wheels", cache=str(tmp_path))
     (task, *_) = env.tasks("train")
-    assert env.slot(task).caches == (("/some/wheels", "/wheels"),)
-    assert env.slot(task).base == (str(next(iter(env.slot(task).base))),)
+    assert env.slot(task, env.sandbox).caches == (("/some/wheels", "/wheels"),)
+    assert env.slot(task, env.sandbox).base == (str(next(iter(env.slot(task, env.sandbox).base))),)
 
 
 # ---- runs ---------------------------------------------------------------------------------------------------------
 
 
-def act(env: SweSmithOracle, task: Task, bwrap: str, *commands: str) -> Rollout:
+async def act(pool: Pool, env: SweSmithOracle, task: Task, *commands: str) -> Rollout:
     turns = [*(call("terminal", command=command) for command in commands), say("Done.")]
-
-    async def roll() -> Rollout:
-        async with open_pool(bwrap) as pool:
-            return await run(Job(task, Policy(ScriptedModel(turns))), env, pool)
-
-    rollout = asyncio.run(roll())
+    rollout = await run(Job(task, Policy(ScriptedModel(turns))), Runner(env, pool))
     assert rollout.score is not None, rollout.failure
     return rollout
 
@@ -108,10 +103,10 @@ FIX = "cd /workspace/shelf && sed -i 's/late [*] DAILY/(late - FREE_DAYS) * DAIL
 LOOK = "cd /workspace/shelf; git log --all --oneline | wc -l; ls tests; grep -rl highest_fee . ; ls /repo* /var/cache"
 
 
-def test_a_repair_passes_and_the_agent_sees_no_hidden_test(bwrap: str, bundled: SweSmithOracle):
+async def test_a_repair_passes_and_the_agent_sees_no_hidden_test(pool: Pool, bundled: SweSmithOracle):
     task = next(iter(bundled.tasks("train")))
     tests = "cd /workspace/shelf && .venv/bin/python -m pytest -q tests && git diff --stat"
-    rollout = act(bundled, task, bwrap, LOOK, FIX, tests)
+    rollout = await act(pool, bundled, task, LOOK, FIX, tests)
     assert rollout.score is not None and rollout.score.passed, rollout.score
     looked, _, tested = (turn.results[0].content for turn in rollout.turns[:3])
     assert looked.startswith("1\n") and "test_catalogue.py" in looked
@@ -135,16 +130,16 @@ printf 'raise SystemExit\n' | tee pytest.py json.py > /dev/null
 """
 
 
-def test_changed_tests_settings_and_interpreters_do_not_count(bwrap: str, bundled: SweSmithOracle):
+async def test_changed_tests_settings_and_interpreters_do_not_count(pool: Pool, bundled: SweSmithOracle):
     task = next(iter(bundled.tasks("train")))
-    score = act(bundled, task, bwrap, ATTACK).score
+    score = (await act(pool, bundled, task, ATTACK)).score
     assert score is not None and not score.passed
     assert (score.value, score.soft) == (0.0, pytest.approx(14 / 16)), score
-    repaired = act(bundled, task, bwrap, ATTACK, FIX).score
+    repaired = (await act(pool, bundled, task, ATTACK, FIX)).score
     assert repaired is not None and repaired.passed, repaired
 
 
-def test_a_repository_of_a_folder_with_bugs_as_patches(bwrap: str, tmp_path: Path):
+async def test_a_repository_of_a_folder_with_bugs_as_patches(pool: Pool, tmp_path: Path):
     files = {"src/pkg.py": "VALUE = 2\n", "test_x.py": "import pkg\n\n\ndef test_x():\n    assert pkg.VALUE == 2\n"}
     files["test_y.py"] = "def test_y():\n    pass\n"
     make_repository(tmp_path / "repos" / "own" / "pkg", {"main": files})
@@ -158,28 +153,19 @@ def test_a_repository_of_a_folder_with_bugs_as_patches(bwrap: str, tmp_path: Pat
     (task,) = list_tasks(tmp_path, row, **options)
     env = SweSmithOracle(path=str(tmp_path / "rows.jsonl"), **options)
 
-    async def solve() -> list[bytes]:
-        async with open_pool(bwrap) as pool:
-            await env.prepare(task)
-            async with pool.lease(env.slot(task)) as box:
-                before = await box.read("pkg/src/pkg.py")
-                await env.solve(task, box)
-                return [before, await box.read("pkg/src/pkg.py")]
-
-    assert asyncio.run(solve()) == [b"VALUE = 3\n", b"VALUE = 2\n"]
-    score = act(env, task, bwrap, "echo 'import os; os._exit(0)' > pkg/src/pkg.py").score
+    await env.prepare(task)
+    async with pool.lease(env.slot(task, env.sandbox)) as box:
+        assert await box.read("pkg/src/pkg.py") == b"VALUE = 3\n"
+        await env.solve(task, box)
+        assert await box.read("pkg/src/pkg.py") == b"VALUE = 2\n"
+    score = (await act(pool, env, task, "echo 'import os; os._exit(0)' > pkg/src/pkg.py")).score
     assert score is not None and score.soft == 0.0 and "ended before they were through" in score.feedback
 
 
-def test_an_absent_commit_is_a_failure_and_no_zero(bwrap: str, tmp_path: Path):
+async def test_an_absent_commit_is_a_failure_and_no_zero(pool: Pool, tmp_path: Path):
     (task,) = list_tasks(tmp_path, ROW, repo_base_url=str(tmp_path), cache=str(tmp_path / "cache"))
     env = SweSmithOracle(path=str(tmp_path / "rows.jsonl"), repo_base_url=str(tmp_path), cache=str(tmp_path / "cache"))
-
-    async def roll() -> Rollout:
-        async with open_pool(bwrap) as pool:
-            return await run(Job(task, Policy(ScriptedModel([say("Done.")]))), env, pool)
-
-    rollout = asyncio.run(roll())
+    rollout = await run(Job(task, Policy(ScriptedModel([say("Done.")]))), Runner(env, pool))
     assert rollout.score is None and rollout.failure is not None and "own/pkg" in rollout.failure.message
 
 

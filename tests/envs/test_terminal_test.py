@@ -1,26 +1,22 @@
-import asyncio
-
 import pytest
 
-from ludus.agent import Policy
 from ludus.envs.terminal_test import TASKS, TerminalTest
 from ludus.models.scripted import ScriptedModel, call, say
-from ludus.rollout import Job, run
+from ludus.policy import Policy
+from ludus.rollout import run
+from ludus.runner import Job, Runner
 from ludus.sandbox.profiles import open_pool
 from ludus.types import Rollout
 
 
-def attempt(command: str) -> Rollout:
+async def attempt(command: str) -> Rollout:
     env = TerminalTest()
     task = next(t for t in env.tasks("train") if t.id == "greeting.txt")
 
     policy = Policy(ScriptedModel([call("terminal", command=command), say("done")]))
 
-    async def go() -> Rollout:
-        async with open_pool("bwrap") as pool:
-            return await run(Job(task, policy), env, pool)
-
-    return asyncio.run(go())
+    async with open_pool("bwrap") as pool:
+        return await run(Job(task, policy), Runner(env, pool))
 
 
 @pytest.mark.parametrize(
@@ -36,8 +32,8 @@ def attempt(command: str) -> Rollout:
         ("head -c 50000000 /dev/zero > greeting.txt", 0.0),
     ],
 )
-def test_scores(command: str, value: float):
-    rollout = attempt(command)
+async def test_scores(command: str, value: float):
+    rollout = await attempt(command)
     assert rollout.failure is None
     assert rollout.score is not None
     assert rollout.score.value == value

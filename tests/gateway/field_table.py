@@ -18,8 +18,9 @@ from tests.gateway_kit import ADD, Kit
 
 from ludus.gateway.service import Gateway
 from ludus.http_client import Client
-from ludus.models.openai import ChatModel, OpenAISettings
+from ludus.models.openai import ChatModel
 from ludus.models.server import ServerSettings
+from ludus.models.settings import OpenAISettings
 
 PAGE = Path(__file__).parents[2] / "docs" / "gateway.md"
 BEGIN, END = "<!-- fields: made by tests/gateway/field_table.py -->\n", "<!-- end of fields -->\n"
@@ -236,7 +237,7 @@ async def judge_all() -> dict[str, dict[str, tuple[str, str]]]:
     """What becomes of all fields, in chat mode and in token mode."""
     from ludus.tokens.engine_standin import StandIn
     from ludus.tokens.engines.vllm import VllmEngine
-    from ludus.tokens.token_model import TokenModel
+    from ludus.tokens.model import TokenModel
 
     toy = Kit.token_model(lambda _: REPLY, scatter=0.0)
     async with StandIn(toy.engine, codec=toy.codec) as server, Client() as client:

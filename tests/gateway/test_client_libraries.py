@@ -66,22 +66,16 @@ async def run_client(kit, command: list[str], folder: str) -> tuple[object, obje
 
 
 @pytest.mark.parametrize("library", PYTHON)
-def test_python_clients(kit, library):
-    async def test():
-        command = [f"{FOLDER}/bin/python", str(PROGRAMS / "python_clients.py"), library]
-        seen, record = await run_client(kit, command, FOLDER)
-        assert seen == PYTHON[library]
-        assert record.failure is None
-
-    kit.run(test, seconds=240)
+async def test_python_clients(kit, library):
+    command = [f"{FOLDER}/bin/python", str(PROGRAMS / "python_clients.py"), library]
+    seen, record = await run_client(kit, command, FOLDER)
+    assert seen == PYTHON[library]
+    assert record.failure is None
 
 
 @pytest.mark.parametrize("library", NODE)
-def test_javascript_clients(kit, library):
-    async def test():
-        command = ["node", str(PROGRAMS / "node_clients.mjs"), library]
-        seen, record = await run_client(kit, command, f"{FOLDER}/node")
-        assert seen == NODE[library]
-        assert record.failure is None
-
-    kit.run(test, seconds=240)
+async def test_javascript_clients(kit, library):
+    command = ["node", str(PROGRAMS / "node_clients.mjs"), library]
+    seen, record = await run_client(kit, command, f"{FOLDER}/node")
+    assert seen == NODE[library]
+    assert record.failure is None

@@ -10,12 +10,12 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("jinja2")
 
 from ludus.models.ledger import Budget, Ledger, MeteredModel
-from ludus.models.openai import OpenAISettings
 from ludus.models.server import ServerSettings
+from ludus.models.settings import OpenAISettings
 from ludus.tokens.capture import CapturedChatModel
 from ludus.tokens.engine_standin import StandIn
 from ludus.tokens.engines.vllm import VllmEngine
-from ludus.tokens.token_model import TokenModel
+from ludus.tokens.model import TokenModel
 from ludus.types import Sampling
 
 
@@ -48,24 +48,21 @@ async def agent(client, session, kit, words, dice):
 
 
 @pytest.mark.parametrize("kind", ["engine", "chat"])
-def test_every_drawn_id_is_in_one_row_whatever_the_agents_do(kit, kind):
-    async def test():
-        toy = kit.token_model(script, scatter=0.4 if kind == "engine" else 0.0)
-        async with StandIn(toy.engine, codec=toy.codec) as server:
-            if kind == "engine":
-                engine = VllmEngine(ServerSettings(base_url=f"{server.url}/v1", name="toy"))
-                model = TokenModel(engine, toy.codec)
-            else:
-                model = CapturedChatModel(OpenAISettings(base_url=f"{server.url}/v1", name="toy"))
-            ledger = Ledger()
-            async with kit.serve_model(MeteredModel(model, ledger, "agent")) as client:
-                session = client.gateway.open(sampling=Sampling(max_tokens=500), budget=Budget(tokens=10_000_000))
-                dice = random.Random(1)
-                await asyncio.gather(*(agent(client, session, kit, f"Task {i}?", dice) for i in range(3)))
-                record = await client.gateway.close(session)
-        assert record.exact and record.failure is None
-        assert kit.is_proven(record.build_sequences(), toy.engine.log[-len(record.exchanges) :])
-        assert ledger.total.calls == len(record.exchanges)
-        assert record.usage.tokens == ledger.total.usage.tokens
-
-    kit.run(test)
+async def test_every_drawn_id_is_in_one_row_whatever_the_agents_do(kit, kind):
+    toy = kit.token_model(script, scatter=0.4 if kind == "engine" else 0.0)
+    async with StandIn(toy.engine, codec=toy.codec) as server:
+        if kind == "engine":
+            engine = VllmEngine(ServerSettings(base_url=f"{server.url}/v1", name="toy"))
+            model = TokenModel(engine, toy.codec)
+        else:
+            model = CapturedChatModel(OpenAISettings(base_url=f"{server.url}/v1", name="toy"))
+        ledger = Ledger()
+        async with kit.serve_model(MeteredModel(model, ledger, "agent")) as client:
+            session = client.gateway.open(sampling=Sampling(max_tokens=500), budget=Budget(tokens=10_000_000))
+            dice = random.Random(1)
+            await asyncio.gather(*(agent(client, session, kit, f"Task {i}?", dice) for i in range(3)))
+            record = await client.gateway.close(session)
+    assert record.exact and record.failure is None
+    assert kit.is_proven(record.build_sequences(), toy.engine.log[-len(record.exchanges) :])
+    assert ledger.total.calls == len(record.exchanges)
+    assert record.usage.tokens == ledger.total.usage.tokens

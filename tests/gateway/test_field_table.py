@@ -1,7 +1,5 @@
 """No field of an API is dropped silently, and docs/gateway.md says what becomes of each."""
 
-import asyncio
-
 import pytest
 
 pytest.importorskip("tokenizers")
@@ -19,8 +17,8 @@ MODULES = {
 }
 
 
-def test_the_table_in_the_docs_is_what_a_gateway_does():
-    made = render_tables(asyncio.run(judge_all()))
+async def test_the_table_in_the_docs_is_what_a_gateway_does():
+    made = render_tables(await judge_all())
     assert read_page()[1] == made, "run: python -m tests.gateway.field_table --write"
 
 

@@ -17,84 +17,72 @@ HI = [{"role": "user", "content": "hi"}]
 @pytest.mark.parametrize(
     ("budget", "allowed"), [(Budget(calls=2), 2), (Budget(tokens=2100), 2), (Budget(dollars=0.35), 4)]
 )
-def test_a_spent_budget_is_an_error_and_recorded(kit, budget, allowed):
+async def test_a_spent_budget_is_an_error_and_recorded(kit, budget, allowed):
     reply = Completion(Message("assistant", "ok"), Finish.STOP, Usage(500, 500, dollars=0.1))
 
-    async def test():
-        async with kit.serve_model(ScriptedModel(lambda *_: reply)) as client:
-            session = client.gateway.open(budget=budget, sampling=Sampling(max_tokens=200))
-            for _ in range(allowed):
-                await client.chat(session, HI)
-            response = await client.post(session.url + "/chat/completions", {"messages": HI})
-            assert response.status == 429
-            assert response.get_header("x-should-retry") == "false"
-            error = json.loads(response.body)["error"]
-            assert error["code"] == "insufficient_quota" and "budget of" in error["message"]
-            other = await client.post(session.anthropic_url + "/v1/messages", {"messages": HI, "max_tokens": 200})
-            assert json.loads(other.body)["error"]["type"] == "rate_limit_error"
-            record = await client.gateway.close(session)
-        assert record.stop == "budget"
-        assert record.failure is None
-        assert (len(record.exchanges), record.failed) == (allowed, 2)
-
-    kit.run(test)
-
-
-def test_a_metered_model_stays_metered(kit):
-    async def test():
-        ledger = Ledger(Budget(calls=1))
-        async with kit.serve_model(MeteredModel(ScriptedModel(lambda *_: "ok"), ledger, "agent")) as client:
-            session = client.gateway.open()
+    async with kit.serve_model(ScriptedModel(lambda *_: reply)) as client:
+        session = client.gateway.open(budget=budget, sampling=Sampling(max_tokens=200))
+        for _ in range(allowed):
             await client.chat(session, HI)
-            assert (await client.post(session.url + "/chat/completions", {"messages": HI})).status == 429
-            assert ledger.total.calls == 1
-            assert (await client.gateway.close(session)).stop == "budget"
+        response = await client.post(session.url + "/chat/completions", {"messages": HI})
+        assert response.status == 429
+        assert response.get_header("x-should-retry") == "false"
+        error = json.loads(response.body)["error"]
+        assert error["code"] == "insufficient_quota" and "budget of" in error["message"]
+        other = await client.post(session.anthropic_url + "/v1/messages", {"messages": HI, "max_tokens": 200})
+        assert json.loads(other.body)["error"]["type"] == "rate_limit_error"
+        record = await client.gateway.close(session)
+    assert record.stop == "budget"
+    assert record.failure is None
+    assert (len(record.exchanges), record.failed) == (allowed, 2)
 
-    kit.run(test)
+
+async def test_a_metered_model_stays_metered(kit):
+    ledger = Ledger(Budget(calls=1))
+    async with kit.serve_model(MeteredModel(ScriptedModel(lambda *_: "ok"), ledger, "agent")) as client:
+        session = client.gateway.open()
+        await client.chat(session, HI)
+        assert (await client.post(session.url + "/chat/completions", {"messages": HI})).status == 429
+        assert ledger.total.calls == 1
+        assert (await client.gateway.close(session)).stop == "budget"
 
 
-def test_in_token_mode_the_record_has_exactly_what_the_engine_sampled(kit):
+async def test_in_token_mode_the_record_has_exactly_what_the_engine_sampled(kit):
     def reply(prompt: str) -> str:
         if prompt.count("<|im_start|>assistant") >= 4 or "helper" in prompt:
             return "The sum is 6, 世界."
         return 'I add.\n<tool_call>\n{"name": "add", "arguments": {"b": 2, "a": 1}}\n</tool_call>'
 
-    async def test():
-        model = kit.token_model(reply, scatter=0.5)
-        async with kit.serve_model(MeteredModel(model, Ledger(), "agent")) as client:
-            session = client.gateway.open(sampling=Sampling(max_tokens=500))
-            messages = [{"role": "user", "content": "What is 1 + 2 + 3?"}]
-            for _ in range(4):
-                answer = (await client.chat(session, messages, tools=[kit.ADD]))["choices"][0]["message"]
-                messages.append(json.loads(json.dumps(answer)))
-                for made in answer.get("tool_calls", ()):
-                    made["function"]["arguments"] = '{"a": 1, "b": 2}'
-                    messages.append({"role": "tool", "tool_call_id": made["id"], "content": "3"})
-            assert messages[-1]["content"] == "The sum is 6, 世界."
-            await client.chat(session, [{"role": "user", "content": "You are a helper."}])
-            await asyncio.gather(*(client.chat(session, messages[:3], tools=[kit.ADD], n=2) for _ in range(2)))
-            record = await client.gateway.close(session)
-        assert record.exact
-        assert len(record.exchanges) == 9
-        rows = record.build_sequences()
-        assert len(rows) == 6
-        assert kit.is_proven(rows, model.engine.log)
-
-    kit.run(test)
+    model = kit.token_model(reply, scatter=0.5)
+    async with kit.serve_model(MeteredModel(model, Ledger(), "agent")) as client:
+        session = client.gateway.open(sampling=Sampling(max_tokens=500))
+        messages = [{"role": "user", "content": "What is 1 + 2 + 3?"}]
+        for _ in range(4):
+            answer = (await client.chat(session, messages, tools=[kit.ADD]))["choices"][0]["message"]
+            messages.append(json.loads(json.dumps(answer)))
+            for made in answer.get("tool_calls", ()):
+                made["function"]["arguments"] = '{"a": 1, "b": 2}'
+                messages.append({"role": "tool", "tool_call_id": made["id"], "content": "3"})
+        assert messages[-1]["content"] == "The sum is 6, 世界."
+        await client.chat(session, [{"role": "user", "content": "You are a helper."}])
+        await asyncio.gather(*(client.chat(session, messages[:3], tools=[kit.ADD], n=2) for _ in range(2)))
+        record = await client.gateway.close(session)
+    assert record.exact
+    assert len(record.exchanges) == 9
+    rows = record.build_sequences()
+    assert len(rows) == 6
+    assert kit.is_proven(rows, model.engine.log)
 
 
-def test_a_call_that_cannot_be_forced_is_refused_and_does_not_fail_the_session(kit):
-    async def test():
-        async with kit.serve_model(kit.token_model(["x"])) as client:
-            session = client.gateway.open()
-            body = {"messages": HI, "tools": [kit.ADD], "tool_choice": "required"}
-            response = await client.post(session.url + "/chat/completions", body)
-            assert response.status == 400 and b"tool_choice" in response.body
-            await client.chat(session, HI)
-            record = await client.gateway.close(session)
-        assert (record.failure, record.failed, len(record.exchanges)) == (None, 1, 1)
-
-    kit.run(test)
+async def test_a_call_that_cannot_be_forced_is_refused_and_does_not_fail_the_session(kit):
+    async with kit.serve_model(kit.token_model(["x"])) as client:
+        session = client.gateway.open()
+        body = {"messages": HI, "tools": [kit.ADD], "tool_choice": "required"}
+        response = await client.post(session.url + "/chat/completions", body)
+        assert response.status == 400 and b"tool_choice" in response.body
+        await client.chat(session, HI)
+        record = await client.gateway.close(session)
+    assert (record.failure, record.failed, len(record.exchanges)) == (None, 1, 1)
 
 
 def test_a_chat_model_takes_no_token_ids_and_its_prompts_are_estimated():
@@ -143,28 +131,22 @@ QUESTIONS = {
 
 
 @pytest.mark.parametrize("path", QUESTIONS)
-def test_pictures_reach_a_chat_model_in_every_api(kit, path):
-    async def test():
-        model = ScriptedModel(["A pixel."], "m")
-        async with kit.serve_model(model) as client:
-            session = client.gateway.open()
-            response = await client.post(session.anthropic_url + path, QUESTIONS[path])
-            assert response.status == 200, response.body
-            record = await client.gateway.close(session)
-        assert record.opening[-1].images == (Image(PIXEL),)
-
-    kit.run(test)
+async def test_pictures_reach_a_chat_model_in_every_api(kit, path):
+    model = ScriptedModel(["A pixel."], "m")
+    async with kit.serve_model(model) as client:
+        session = client.gateway.open()
+        response = await client.post(session.anthropic_url + path, QUESTIONS[path])
+        assert response.status == 200, response.body
+        record = await client.gateway.close(session)
+    assert record.opening[-1].images == (Image(PIXEL),)
 
 
-def test_a_model_in_token_mode_refuses_pictures_and_the_session_goes_on(kit):
-    async def test():
-        async with kit.serve_model(kit.token_model(["x"])) as client:
-            session = client.gateway.open()
-            for path, body in QUESTIONS.items():
-                response = await client.post(session.anthropic_url + path, body)
-                assert response.status == 400 and b"picture" in response.body
-            await client.chat(session, HI)
-            record = await client.gateway.close(session)
-        assert (record.failure, record.failed, len(record.exchanges)) == (None, 3, 1)
-
-    kit.run(test)
+async def test_a_model_in_token_mode_refuses_pictures_and_the_session_goes_on(kit):
+    async with kit.serve_model(kit.token_model(["x"])) as client:
+        session = client.gateway.open()
+        for path, body in QUESTIONS.items():
+            response = await client.post(session.anthropic_url + path, body)
+            assert response.status == 400 and b"picture" in response.body
+        await client.chat(session, HI)
+        record = await client.gateway.close(session)
+    assert (record.failure, record.failed, len(record.exchanges)) == (None, 3, 1)

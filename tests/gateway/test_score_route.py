@@ -33,52 +33,43 @@ def serve(kit, scores, *, refusal=None, token=""):
     return kit.serve_model(ScriptedModel(lambda *_: "ok"), routes=routes)
 
 
-def test_a_reward_becomes_a_score(kit):
-    async def test():
-        scores = []
-        async with serve(kit, scores) as client:
-            url = client.gateway.url + "/sessions/sum-1~2/score"
-            reply = await client.post(url, {"reward": 0.5, "feedback": "half", "parts": {"tests": 0.5}}, bearer(TOKEN))
-            assert (reply.status, json.loads(reply.body)) == (
-                200,
-                {"session": "sum-1~2", "task": "task", "reward": 0.5},
-            )
-            await client.post(url, {"reward": 0.9, "passed": True}, [("x-api-key", TOKEN)])
-        (name, first), (_, second) = scores
-        assert (name, first.value, first.passed, first.soft, first.feedback) == ("sum-1~2", 0.5, False, 0.5, "half")
-        assert first.parts == {"tests": 0.5}
-        assert (second.value, second.passed) == (0.9, True)
-
-    kit.run(test)
+async def test_a_reward_becomes_a_score(kit):
+    scores = []
+    async with serve(kit, scores) as client:
+        url = client.gateway.url + "/sessions/sum-1~2/score"
+        reply = await client.post(url, {"reward": 0.5, "feedback": "half", "parts": {"tests": 0.5}}, bearer(TOKEN))
+        assert (reply.status, json.loads(reply.body)) == (
+            200,
+            {"session": "sum-1~2", "task": "task", "reward": 0.5},
+        )
+        await client.post(url, {"reward": 0.9, "passed": True}, [("x-api-key", TOKEN)])
+    (name, first), (_, second) = scores
+    assert (name, first.value, first.passed, first.soft, first.feedback) == ("sum-1~2", 0.5, False, 0.5, "half")
+    assert first.parts == {"tests": 0.5}
+    assert (second.value, second.passed) == (0.9, True)
 
 
 @pytest.mark.parametrize("agents", ["", "agent-token"])
-def test_only_the_token_for_scores_scores(kit, agents):
-    async def test():
-        scores = []
-        async with serve(kit, scores, token=agents) as client:
-            url, own = client.gateway.url, f"{agents}.anna" if agents else "anna"
-            assert (await client.post(url + "/v1/chat/completions", HI, bearer(own))).status == 200
-            paths = ("/sessions/anna/score", "/v1/sessions/anna/score", f"/s/{own}/sessions/anna/score")
-            for path in paths:
-                for key in ("", own, agents, "bob", TOKEN + "x", TOKEN[:-1]):
-                    assert (await client.post(url + path, {"reward": 1}, bearer(key))).status in (401, 404)
-            assert (await client.post(f"{url}/s/{TOKEN}/sessions/anna/score", {"reward": 1})).status == 401
-            assert scores == []
-
-    kit.run(test)
+async def test_only_the_token_for_scores_scores(kit, agents):
+    scores = []
+    async with serve(kit, scores, token=agents) as client:
+        url, own = client.gateway.url, f"{agents}.anna" if agents else "anna"
+        assert (await client.post(url + "/v1/chat/completions", HI, bearer(own))).status == 200
+        paths = ("/sessions/anna/score", "/v1/sessions/anna/score", f"/s/{own}/sessions/anna/score")
+        for path in paths:
+            for key in ("", own, agents, "bob", TOKEN + "x", TOKEN[:-1]):
+                assert (await client.post(url + path, {"reward": 1}, bearer(key))).status in (401, 404)
+        assert (await client.post(f"{url}/s/{TOKEN}/sessions/anna/score", {"reward": 1})).status == 401
+        assert scores == []
 
 
-def test_the_token_for_scores_opens_no_session(kit):
-    async def test():
-        async with serve(kit, []) as client:
-            url = client.gateway.url
-            assert (await client.post(url + "/v1/chat/completions", HI, bearer(TOKEN))).status == 403
-            assert (await client.post(f"{url}/s/{TOKEN}/v1/chat/completions", HI)).status == 401
-            assert (await client.get(url + "/sessions/anna/score", bearer(TOKEN))).status == 405
-            assert client.gateway.count == 0
-
-    kit.run(test)
+async def test_the_token_for_scores_opens_no_session(kit):
+    async with serve(kit, []) as client:
+        url = client.gateway.url
+        assert (await client.post(url + "/v1/chat/completions", HI, bearer(TOKEN))).status == 403
+        assert (await client.post(f"{url}/s/{TOKEN}/v1/chat/completions", HI)).status == 401
+        assert (await client.get(url + "/sessions/anna/score", bearer(TOKEN))).status == 405
+        assert client.gateway.count == 0
 
 
 @pytest.mark.parametrize(
@@ -92,40 +83,31 @@ def test_the_token_for_scores_opens_no_session(kit):
         (b'{"reward": NaN}', "malformed"),
     ],
 )
-def test_a_bad_body_is_named(kit, body, words):
-    async def test():
-        scores = []
-        async with serve(kit, scores) as client:
-            reply = await client.post(client.gateway.url + "/sessions/a/score", body, bearer(TOKEN))
-            assert reply.status == 400 and words in reply.body.decode() and "send" in reply.body.decode()
-            assert scores == []
-
-    kit.run(test)
+async def test_a_bad_body_is_named(kit, body, words):
+    scores = []
+    async with serve(kit, scores) as client:
+        reply = await client.post(client.gateway.url + "/sessions/a/score", body, bearer(TOKEN))
+        assert reply.status == 400 and words in reply.body.decode() and "send" in reply.body.decode()
+        assert scores == []
 
 
 @pytest.mark.parametrize(("refusal", "status"), [(BadRequest("no", 409), 409), (StoreError("disk full"), 500)])
-def test_what_cannot_be_stored_is_answered(kit, refusal, status):
-    async def test():
-        async with serve(kit, [], refusal=refusal) as client:
-            reply = await client.post(client.gateway.url + "/sessions/a/score", {"reward": 1}, bearer(TOKEN))
-            assert reply.status == status and str(refusal) in reply.body.decode()
-
-    kit.run(test)
+async def test_what_cannot_be_stored_is_answered(kit, refusal, status):
+    async with serve(kit, [], refusal=refusal) as client:
+        reply = await client.post(client.gateway.url + "/sessions/a/score", {"reward": 1}, bearer(TOKEN))
+        assert reply.status == status and str(refusal) in reply.body.decode()
 
 
-def test_a_gateway_without_the_route_takes_no_rewards(kit):
+async def test_a_gateway_without_the_route_takes_no_rewards(kit):
     """As the gateways that serve the agents of a rollout, which have no routes at all."""
 
-    async def test():
-        async with kit.serve_model(ScriptedModel(lambda *_: "ok")) as client:
-            session = client.gateway.open(name="anna")
-            for url in (client.gateway.url, session.anthropic_url):
-                for key in (session.api_key, TOKEN, ""):
-                    reply = await client.post(url + "/sessions/anna/score", {"reward": 1}, bearer(key))
-                    assert reply.status in (401, 404)
-            assert (await client.gateway.close(session)).score is None
-
-    kit.run(test)
+    async with kit.serve_model(ScriptedModel(lambda *_: "ok")) as client:
+        session = client.gateway.open(name="anna")
+        for url in (client.gateway.url, session.anthropic_url):
+            for key in (session.api_key, TOKEN, ""):
+                reply = await client.post(url + "/sessions/anna/score", {"reward": 1}, bearer(key))
+                assert reply.status in (401, 404)
+        assert (await client.gateway.close(session)).score is None
 
 
 def test_a_route_without_a_token_is_a_mistake():

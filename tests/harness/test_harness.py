@@ -4,33 +4,38 @@ import asyncio
 import json
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import msgspec
 import pytest
 
-from ludus.agent import Limits, Policy
 from ludus.cli import main
 from ludus.config.secrets import find_agents_folder
+from ludus.encoding import to_json
+from ludus.engine import run_group
 from ludus.env import Env
 from ludus.envs.terminal_test import TerminalTest
 from ludus.errors import BudgetExhausted, ModelError, ModelUnusable, SandboxError, SlotEvidence
-from ludus.harness import Harness, fill_fields, render_prompt
+from ludus.harness import Harness, HarnessAgent, fill_fields, render_prompt
 from ludus.harness.known import KNOWN, MINI_SWE_AGENT, find_installation
 from ludus.models import Model
 from ludus.models.ledger import Budget, Ledger, MeteredModel
 from ludus.models.scripted import ScriptedModel, call, say
+from ludus.policy import Limits, Policy
 from ludus.reflact.transcript import render_transcript
+from ludus.replay import find_differences, restore_policy
 from ludus.rl.rows import build_rows
-from ludus.rollout import Job, run, run_group, run_retrying
+from ludus.rollout import run, run_retrying
+from ludus.runner import Job, Runner, RunOptions
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.sandbox.profiles import open_pool
 from ludus.skill import Skill
 from ludus.tools import tool
-from ludus.types import Call, Message, Rollout, Score, StopReason, Task, ToolSpec, to_json
+from ludus.types import Call, Message, Replayed, Rollout, Score, StopReason, Task, ToolSpec
 
 AGENT = '''
 """An agent in forty lines: one tool, and the model's word for when to stop."""
@@ -101,15 +106,13 @@ def slots(bwrap_problem: str) -> None:
         pytest.skip("no python3 in the slot")
 
 
-def once(
+async def once(
     harness: Harness, model: Model, *, env: Env = TerminalTest(), task: Task = GREETING, tries: int = 0, **fields: Any
 ) -> Rollout:
-    async def go() -> Rollout:
-        async with asyncio.timeout(600), open_pool("bwrap") as pool:
-            job = Job(task, Policy(model, harness=harness, **fields), seed=5)
-            return await (run_retrying(job, env, pool, retries=tries) if tries else run(job, env, pool))
-
-    return asyncio.run(go())
+    async with asyncio.timeout(600), open_pool("bwrap") as pool:
+        job = Job(task, Policy(model, **fields, agent=HarnessAgent(harness)), seed=5)
+        runner = Runner(env, pool, options=RunOptions(retries=tries))
+        return await (run_retrying if tries else run)(job, runner)
 
 
 def runs(command: bytes) -> bool:
@@ -124,8 +127,8 @@ def runs(command: bytes) -> bool:
 # ---- a life -------------------------------------------------------------------------------------------------------
 
 
-def test_a_command_line_agent_is_scored_like_any_other():
-    rollout = once(TINY, maker())
+async def test_a_command_line_agent_is_scored_like_any_other():
+    rollout = await once(TINY, maker())
     assert rollout.failure is None, rollout.exit
     assert rollout.score is not None
     assert rollout.score.passed
@@ -145,40 +148,52 @@ def test_a_command_line_agent_is_scored_like_any_other():
     assert "[result] made" in seen
 
 
-def test_sampling_is_the_policys_and_every_call_has_a_seed_of_its_own():
+async def test_a_record_is_played_to_the_agent_again_and_another_model_can_go_on():
+    recorded = await once(TINY, maker(call("bash", command="cat greeting.txt")))
+    policy, origin = Policy(ScriptedModel([], "teacher"), agent=HarnessAgent(TINY)), Replayed("runs/first", "k" * 32, 3)
+    async with open_pool("bwrap") as pool:
+        runner = Runner(TerminalTest(), pool)
+        played = restore_policy(policy, runner.env, origin, recorded)
+        now = await run(Job(GREETING, played, seed=5), runner)
+        assert find_differences(recorded, now) == []
+        other = replace(policy, model=ScriptedModel(lambda *_: say("I stop here."), "other"))
+        goes_on = restore_policy(other, runner.env, msgspec.structs.replace(origin, turns=1), recorded, goes_on=True)
+        fork = await run(Job(GREETING, goes_on, seed=5), runner)
+    assert (len(fork.turns), fork.answer, fork.provenance.model) == (2, "I stop here.", "other")
+    assert fork.score is not None and fork.score.passed
+
+
+async def test_sampling_is_the_policys_and_every_call_has_a_seed_of_its_own():
     seeds: list[int | None] = []
 
     def script(messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Any) -> Message:
         seeds.append(sampling.seed)
         return say("Done.") if messages[-1].role == "tool" else call("bash", command=MAKE)
 
-    once(TINY, ScriptedModel(script))
+    await once(TINY, ScriptedModel(script))
     assert len(set(seeds)) == 2
     assert None not in seeds
 
 
-def test_a_group_runs_side_by_side_and_every_member_has_its_own_turns():
+async def test_a_group_runs_side_by_side_and_every_member_has_its_own_turns():
     def script(messages: Sequence[Message], *_: object) -> Message:
         return say("Done.") if messages[-1].role == "tool" else call("bash", command=MAKE)
 
-    async def go() -> list[Rollout]:
-        async with open_pool("bwrap") as pool:
-            policy = Policy(ScriptedModel(script), harness=TINY)
-            return list((await run_group(GREETING, TerminalTest(), policy, pool, size=3)).rollouts)
-
-    rollouts = asyncio.run(go())
+    async with open_pool("bwrap") as pool:
+        policy = Policy(ScriptedModel(script), agent=HarnessAgent(TINY))
+        rollouts = list((await run_group(GREETING, policy, Runner(TerminalTest(), pool), size=3)).rollouts)
     assert [len(rollout.turns) for rollout in rollouts] == [2, 2, 2]
     assert all(rollout.score is not None and rollout.score.passed for rollout in rollouts)
 
 
-def test_other_messages_of_an_agent_to_the_model_are_recorded():
+async def test_other_messages_of_an_agent_to_the_model_are_recorded():
     code = """
 messages = [{"role": "user", "content": "go"}]
 for _ in range(2):
     reply = ask(messages)
     messages += [reply, {"role": "user", "content": "I ran it: " + run(reply["content"])}]
 """
-    rollout = once(tiny(code), ScriptedModel([say(MAKE), say("true")]))
+    rollout = await once(tiny(code), ScriptedModel([say(MAKE), say("true")]))
     assert rollout.turns[0].notices == (Message("user", "I ran it: made\n"),)
     assert rollout.turns[1].notices == ()
     assert [message.role for message in rollout.messages] == ["user", "assistant", "user", "assistant"]
@@ -186,7 +201,7 @@ for _ in range(2):
     assert rollout.score.passed
 
 
-def test_the_skill_is_in_the_folder_where_the_agent_looks():
+async def test_the_skill_is_in_the_folder_where_the_agent_looks():
     seen: list[Message] = []
 
     def script(messages: Sequence[Message], *_: object) -> Message:
@@ -198,7 +213,7 @@ def test_the_skill_is_in_the_folder_where_the_agent_looks():
             assert box is not None
             return Score.of(1.0, (await box.exec("ls -A /workspace")).text)
 
-    rollout = once(TINY, ScriptedModel(script), env=Looks(), skill=Skill("Be exact."), skill_as="file")
+    rollout = await once(TINY, ScriptedModel(script), env=Looks(), skill=Skill("Be exact."), skill_as="file")
     assert "name: task-skill" in seen[0].content
     assert "Be exact." in seen[0].content
     assert seen[1].content.startswith("Your skill is in ~/.tiny/skills/task-skill/SKILL.md.")
@@ -207,21 +222,24 @@ def test_the_skill_is_in_the_folder_where_the_agent_looks():
     assert rollout.provenance.skill == Skill("Be exact.").hash
 
 
-def test_the_skill_as_text_is_part_of_what_is_asked():
-    rollout = once(TINY, maker(), skill=Skill("Be exact."), system="Be kind.")
+async def test_the_skill_as_text_is_part_of_what_is_asked():
+    rollout = await once(TINY, maker(), skill=Skill("Be exact."), system="Be kind.")
     assert rollout.opening[1].content == "Be kind.\n\nBe exact.\n\nMake the greeting."
 
 
 def test_the_agent_is_part_of_the_policys_fingerprint():
     model = maker()
-    prints = {Policy(model, harness=h).fingerprint for h in (None, TINY, msgspec.structs.replace(TINY, name="other"))}
+    prints = {
+        Policy(model, agent=h and HarnessAgent(h)).fingerprint
+        for h in (None, TINY, msgspec.structs.replace(TINY, name="other"))
+    }
     assert len(prints) == 3
     moved = msgspec.structs.replace(TINY, mounts=(("/somewhere", "/opt/tiny"),))
-    assert Policy(model, harness=moved).fingerprint in prints
-    assert Policy(model, harness=msgspec.structs.replace(TINY, version="2")).fingerprint not in prints
+    assert Policy(model, agent=HarnessAgent(moved)).fingerprint in prints
+    assert Policy(model, agent=HarnessAgent(msgspec.structs.replace(TINY, version="2"))).fingerprint not in prints
 
 
-def test_an_environment_of_pure_text_gives_the_agent_a_slot():
+async def test_an_environment_of_pure_text_gives_the_agent_a_slot():
     class Yes(Env, frozen=True):
         name: ClassVar[str] = "yes"
         sandbox: ClassVar[SandboxSpec | None] = None
@@ -233,11 +251,11 @@ def test_an_environment_of_pure_text_gives_the_agent_a_slot():
             assert box is None
             return Score.of(float(rollout.answer == "yes"))
 
-    rollout = once(TINY, ScriptedModel([call("bash", command="ls"), say("yes")]), env=Yes())
+    rollout = await once(TINY, ScriptedModel([call("bash", command="ls"), say("yes")]), env=Yes())
     assert rollout.score == Score.of(1.0)
 
 
-def test_an_environment_with_its_own_tools_is_refused():
+async def test_an_environment_with_its_own_tools_is_refused():
     class Tooled(TerminalTest, frozen=True):
         def tools(self, task: Task, box: Sandbox | None) -> Any:
             @tool
@@ -247,7 +265,7 @@ def test_an_environment_with_its_own_tools_is_refused():
 
             return [ring]
 
-    rollout = once(TINY, maker(), env=Tooled())
+    rollout = await once(TINY, maker(), env=Tooled())
     assert rollout.failure is not None
     assert rollout.failure.boundary == "setup"
     assert "ring" in rollout.failure.message
@@ -265,9 +283,9 @@ def token_model(replies: Sequence[str]) -> Any:
 
     from ludus.parsers import Parser
     from ludus.tokens.codec import Codec
+    from ludus.tokens.model import TokenModel
     from ludus.tokens.render import Renderer
     from ludus.tokens.template import Template, read_template
-    from ludus.tokens.token_model import TokenModel
     from ludus.tokens.tokenizer import Tokenizer
     from ludus.tokens.toy_engine import ToyEngine
 
@@ -285,24 +303,24 @@ def token_model(replies: Sequence[str]) -> Any:
     return TokenModel(ToyEngine(tokenizer, replies, end="<|im_end|>"), codec)
 
 
-def test_in_token_mode_its_rollouts_are_training_rows():
+async def test_in_token_mode_its_rollouts_are_training_rows():
     wanted = json.dumps({"name": "bash", "arguments": {"command": MAKE}})
     model = token_model([f"<tool_call>\n{wanted}\n</tool_call>", "Done."])
-    rollout = once(TINY, model)
+    rollout = await once(TINY, model)
     assert rollout.score is not None, rollout.failure
     assert rollout.score.passed
     (row,) = build_rows(rollout)
     last = model.engine.log[-1]
     assert row.tokens.ids == (*last.prompt, *last.ids)
     drawn = [number for number, sampled in zip(row.tokens.ids, row.tokens.sampled, strict=True) if sampled]
-    assert drawn == [number for draw in model.engine.log for number in draw.ids]
+    assert drawn == [number for sample in model.engine.log for number in sample.ids]
 
 
 # ---- how it may end -----------------------------------------------------------------------------------------------
 
 
-def test_an_agent_without_model_calls_is_a_failure_with_its_output():
-    rollout = once(tiny("print('no model for me')"), maker())
+async def test_an_agent_without_model_calls_is_a_failure_with_its_output():
+    rollout = await once(tiny("print('no model for me')"), maker())
     assert rollout.score is None
     assert rollout.failure is not None
     assert rollout.failure.boundary == "agent"
@@ -312,24 +330,24 @@ def test_an_agent_without_model_calls_is_a_failure_with_its_output():
     assert rollout.turns == ()
 
 
-def test_a_crash_before_the_first_call_is_a_failure_that_is_tried_again():
-    rollout = once(tiny("raise SystemExit(3)"), maker(), tries=1)
+async def test_a_crash_before_the_first_call_is_a_failure_that_is_tried_again():
+    rollout = await once(tiny("raise SystemExit(3)"), maker(), tries=1)
     assert rollout.failure is not None
     assert (rollout.failure.boundary, rollout.provenance.attempt) == ("agent", 2)
     assert rollout.exit is not None
     assert rollout.exit.code == 3
 
 
-def test_a_missing_program_is_not_tried_again():
-    rollout = once(msgspec.structs.replace(TINY, command="no-such-agent"), maker(), tries=2)
+async def test_a_missing_program_is_not_tried_again():
+    rollout = await once(msgspec.structs.replace(TINY, command="no-such-agent"), maker(), tries=2)
     assert rollout.failure is not None
     assert "no-such-agent" in rollout.failure.message
     assert (rollout.failure.retryable, rollout.provenance.attempt) == (False, 1)
 
 
-def test_after_a_crash_the_work_is_judged():
+async def test_after_a_crash_the_work_is_judged():
     code = f"run({MAKE!r}); ask([{{'role': 'user', 'content': 'hi'}}]); raise SystemExit('I fell')"
-    rollout = once(tiny(code), ScriptedModel([say("hello")]))
+    rollout = await once(tiny(code), ScriptedModel([say("hello")]))
     assert rollout.stop is StopReason.CRASHED
     assert rollout.score is not None
     assert rollout.score.passed
@@ -337,7 +355,7 @@ def test_after_a_crash_the_work_is_judged():
     assert (rollout.exit.code, rollout.exit.output.strip()) == (1, "I fell")
 
 
-def test_an_agent_past_its_time_is_killed_and_its_work_judged(pass_time):
+async def test_an_agent_past_its_time_is_killed_and_its_work_judged(pass_time):
     async def script(messages: Sequence[Message], *_: object) -> Message:
         if messages[-1].content == "on":
             pass_time(200)
@@ -350,13 +368,13 @@ ask([{{"role": "user", "content": "hi"}}])
 run("setsid sleep 4321 >/dev/null 2>&1 &")
 ask([{{"role": "user", "content": "on"}}])
 """
-    rollout = once(tiny(code), ScriptedModel(script), limits=Limits(rollout_seconds=100))
+    rollout = await once(tiny(code), ScriptedModel(script), limits=Limits(rollout_seconds=100))
     assert rollout.stop is StopReason.TIMEOUT
     assert rollout.score is not None
     assert rollout.score.passed
 
 
-def test_an_agent_that_spends_its_time_before_the_first_call_has_failed(pass_time):
+async def test_an_agent_that_spends_its_time_before_the_first_call_has_failed(pass_time):
     class Watched(TerminalTest, frozen=True):
         async def setup(self, task: Task, box: Sandbox) -> None:
             watching.append(asyncio.create_task(watch()))
@@ -369,40 +387,40 @@ def test_an_agent_that_spends_its_time_before_the_first_call_has_failed(pass_tim
     watching: list[asyncio.Task[None]] = []
     seconds = f"4321.{os.getpid()}"  # nobody else's
     code = f"print('zzz', flush=True); run('sleep {seconds}')"
-    rollout = once(tiny(code), maker(), env=Watched(), limits=Limits(rollout_seconds=100))
+    rollout = await once(tiny(code), maker(), env=Watched(), limits=Limits(rollout_seconds=100))
     assert rollout.failure is not None
     assert rollout.failure.message == "tiny ran out of time and never asked the model. It printed: zzz"
 
 
-def test_a_model_that_does_not_answer_in_time_is_a_time_out_as_in_the_loop(pass_time):
+async def test_a_model_that_does_not_answer_in_time_is_a_time_out_as_in_the_loop(pass_time):
     async def script(*_: object) -> Message:
         pass_time(200)
         await asyncio.sleep(4321)
         return say("late")
 
-    rollout = once(TINY, ScriptedModel(script), limits=Limits(rollout_seconds=100))
+    rollout = await once(TINY, ScriptedModel(script), limits=Limits(rollout_seconds=100))
     assert (rollout.stop, rollout.turns) == (StopReason.TIMEOUT, ())
     assert rollout.score is not None
     assert not rollout.score.passed
 
 
-def test_an_agent_whose_requests_cannot_be_served_has_failed():
-    rollout = once(tiny("ask([{'role': 'user', 'content': 7}])"), maker())
+async def test_an_agent_whose_requests_cannot_be_served_has_failed():
+    rollout = await once(tiny("ask([{'role': 'user', 'content': 7}])"), maker())
     assert rollout.failure is not None
     assert (rollout.failure.boundary, rollout.failure.retryable) == ("agent", True)
     assert rollout.failure.message.startswith("tiny ended with exit code 1 and got no reply of the model. It printed: ")
 
 
-def test_turns_are_limited():
-    rollout = once(TINY, ScriptedModel(lambda *_: call("bash", command=MAKE)), limits=Limits(turns=3))
+async def test_turns_are_limited():
+    rollout = await once(TINY, ScriptedModel(lambda *_: call("bash", command=MAKE)), limits=Limits(turns=3))
     assert (rollout.stop, len(rollout.turns)) == (StopReason.MAX_TURNS, 3)
     assert rollout.score is not None
     assert rollout.score.passed
 
 
-def test_a_flood_of_output_ends_the_agent_and_not_the_driver():
+async def test_a_flood_of_output_ends_the_agent_and_not_the_driver():
     code = f"run({MAKE!r}); ask([{{'role': 'user', 'content': 'hi'}}])\nwhile True: os.write(1, b'x' * 65536)"
-    rollout = once(tiny(code), ScriptedModel([say("hello")]))
+    rollout = await once(tiny(code), ScriptedModel([say("hello")]))
     assert rollout.stop is StopReason.CRASHED
     assert rollout.exit is not None
     assert (rollout.exit.code, len(rollout.exit.output)) == (137, 4_000)
@@ -411,34 +429,34 @@ def test_a_flood_of_output_ends_the_agent_and_not_the_driver():
     assert rollout.score.passed
 
 
-def test_a_model_that_breaks_is_the_models_failure():
+async def test_a_model_that_breaks_is_the_models_failure():
     def script(messages: Sequence[Message], *_: object) -> Message:
         if messages[-1].role == "tool":
             raise ModelError("the server is down")
         return call("bash", command=MAKE)
 
-    rollout = once(TINY, ScriptedModel(script))
+    rollout = await once(TINY, ScriptedModel(script))
     assert rollout.failure is not None
     assert (rollout.failure.boundary, rollout.failure.message) == ("model", "the server is down")
     assert len(rollout.turns) == 1  # what happened before is kept
     assert rollout.turns[0].results == ()
 
 
-def test_a_model_that_cannot_be_used_stops_the_run():
+async def test_a_model_that_cannot_be_used_stops_the_run():
     def script(*_: object) -> Message:
         raise ModelUnusable("status 401: bad key")
 
     with pytest.raises(ModelUnusable, match="status 401: bad key"):
-        once(TINY, ScriptedModel(script))
+        await once(TINY, ScriptedModel(script))
 
 
-def test_a_spent_budget_stops_the_run_and_scores_nothing():
+async def test_a_spent_budget_stops_the_run_and_scores_nothing():
     model = MeteredModel(maker(), Ledger(Budget(calls=1)), "agent")
     with pytest.raises(BudgetExhausted):
-        once(TINY, model)
+        await once(TINY, model)
 
 
-def test_a_slot_that_dies_is_the_sandboxs_failure_and_keeps_the_turns():
+async def test_a_slot_that_dies_is_the_sandboxs_failure_and_keeps_the_turns():
     class Dying(TerminalTest, frozen=True):
         async def setup(self, task: Task, box: Sandbox) -> None:
             boxes.append(box)
@@ -450,13 +468,13 @@ def test_a_slot_that_dies_is_the_sandboxs_failure_and_keeps_the_turns():
             await boxes[0].close()
         return call("bash", command=MAKE)
 
-    rollout = once(TINY, ScriptedModel(script), env=Dying())
+    rollout = await once(TINY, ScriptedModel(script), env=Dying())
     assert rollout.failure is not None
     assert rollout.failure.boundary == "sandbox"
     assert len(rollout.turns) >= 1
 
 
-def test_an_agent_that_breaks_its_slot_after_its_first_reply_has_the_score_0():
+async def test_an_agent_that_breaks_its_slot_after_its_first_reply_has_the_score_0():
     class Watched(TerminalTest, frozen=True):
         async def setup(self, task: Task, box: Sandbox) -> None:
             boxes.append(box)
@@ -469,7 +487,7 @@ def test_an_agent_that_breaks_its_slot_after_its_first_reply_has_the_score_0():
             boxes[0]._shell.fail(SandboxError("the slot ended", evidence=evidence))
         return call("bash", command=MAKE)
 
-    rollout = once(TINY, ScriptedModel(script), env=Watched())
+    rollout = await once(TINY, ScriptedModel(script), env=Watched())
     assert rollout.score is not None and rollout.stop is StopReason.BROKEN
     assert (rollout.score.value, rollout.score.feedback) == (0.0, f"The agent broke its slot: {evidence.inside}")
     assert rollout.turns[-1].stop is StopReason.BROKEN
@@ -478,7 +496,7 @@ def test_an_agent_that_breaks_its_slot_after_its_first_reply_has_the_score_0():
 # ---- agents that look around --------------------------------------------------------------------------------------
 
 
-def test_there_is_no_network_but_the_gateway():
+async def test_there_is_no_network_but_the_gateway():
     code = """
 import urllib.parse
 port = urllib.parse.urlsplit(os.environ["URL"]).port
@@ -492,11 +510,11 @@ for place in (("1.1.1.1", 443), ("127.0.0.1", HOST), ("127.0.0.1", port)):
 ask([{"role": "user", "content": " ".join(found)}])
 """
     with socket.create_server(("127.0.0.1", 0)) as host:
-        rollout = once(tiny(code.replace("HOST", str(host.getsockname()[1]))), ScriptedModel([say("I see")]))
+        rollout = await once(tiny(code.replace("HOST", str(host.getsockname()[1]))), ScriptedModel([say("I see")]))
     assert rollout.opening[-1].content == "OSError ConnectionRefusedError open"
 
 
-def test_nothing_listens_on_the_host_for_it():
+async def test_nothing_listens_on_the_host_for_it():
     own: list[int] = []
 
     def script(*_: object) -> Message:
@@ -504,7 +522,7 @@ def test_nothing_listens_on_the_host_for_it():
         return say("Done.")
 
     before = len(_listening())
-    once(TINY, ScriptedModel(script))
+    await once(TINY, ScriptedModel(script))
     assert own == [before]
 
 
@@ -518,7 +536,7 @@ def _listening() -> set[str]:
     return {f"socket:[{fields[9]}]" for fields in entries if fields[3] == "0A"} & files
 
 
-def test_one_agent_cannot_use_anothers_session():
+async def test_one_agent_cannot_use_anothers_session():
     """Two at once: each is told the address and key of the other and tries both, at its own port and at the other's."""
     seen: dict[str, str] = {}
     both = asyncio.Event()
@@ -549,10 +567,10 @@ ask([{"role": "user", "content": " ".join(found) + " " + environments.strip()}])
 
     async def go() -> list[Rollout]:
         async with asyncio.timeout(300), open_pool("bwrap") as pool:
-            policy = Policy(ScriptedModel(script), harness=tiny(code))
-            return list((await run_group(GREETING, TerminalTest(), policy, pool, size=2)).rollouts)
+            policy = Policy(ScriptedModel(script), agent=HarnessAgent(tiny(code)))
+            return list((await run_group(GREETING, policy, Runner(TerminalTest(), pool), size=2)).rollouts)
 
-    for rollout in asyncio.run(go()):
+    for rollout in await go():
         assert rollout.failure is None
         elsewhere, here, others = rollout.turns[0].notices[0].content.split()
         assert elsewhere in ("URLError", "401")  # the latter if both ports happen to have the same number
@@ -694,14 +712,14 @@ def written(name: str, arguments: dict[str, str]) -> str:
 
 
 @AGENTS
-def test_a_real_agent_does_a_task_without_an_account_and_gives_exact_rows(harness: Harness):
-    check_task(harness, lambda model, **fields: once(real(harness), model, **fields))
+async def test_a_real_agent_does_a_task_without_an_account_and_gives_exact_rows(harness: Harness):
+    await check_task(harness, lambda model, **fields: once(real(harness), model, **fields))
 
 
-def check_task(harness: Harness, run_once: Callable[..., Rollout]) -> None:
+async def check_task(harness: Harness, run_once: Callable[..., Awaitable[Rollout]]) -> None:
     """Have a real agent do a task, wherever it is run."""
     model = token_model([written(*FIRST[harness.name]), written(*SUBMIT) if harness is MINI_SWE_AGENT else "Done."])
-    rollout = run_once(model, skill=Skill("Be exact."), skill_as="file")
+    rollout = await run_once(model, skill=Skill("Be exact."), skill_as="file")
     assert rollout.failure is None, rollout.exit
     assert (rollout.stop, rollout.exit and rollout.exit.code) == (StopReason.FINISHED, 0)
     assert rollout.score is not None
@@ -713,18 +731,18 @@ def check_task(harness: Harness, run_once: Callable[..., Rollout]) -> None:
     # In the agent's own list of skills, if it has one.
     assert ("- task-skill: " if harness.skills else "Your skill is in /tmp/skills/task-skill/SKILL.md.") in told
     found, log = build_rows(rollout), model.engine.log
-    for draw in log:
-        start, end = len(draw.prompt), len(draw.prompt) + len(draw.ids)
-        whole = [row for row in found if row.tokens.ids[:end] == (*draw.prompt, *draw.ids)]
+    for sample in log:
+        start, end = len(sample.prompt), len(sample.prompt) + len(sample.ids)
+        whole = [row for row in found if row.tokens.ids[:end] == (*sample.prompt, *sample.ids)]
         assert any(all(row.tokens.sampled[start:end]) for row in whole)
-    assert sum(sum(row.tokens.sampled) for row in found) == sum(len(draw.ids) for draw in log)
+    assert sum(sum(row.tokens.sampled) for row in found) == sum(len(sample.ids) for sample in log)
 
 
 @AGENTS
-def test_a_real_agent_is_stopped_at_its_last_turn(harness: Harness):
+async def test_a_real_agent_is_stopped_at_its_last_turn(harness: Harness):
     name, arguments = FIRST[harness.name]
     model = ScriptedModel(lambda *_: call(name, **arguments))
-    rollout = once(real(harness), model, limits=Limits(turns=2, rollout_seconds=90))
+    rollout = await once(real(harness), model, limits=Limits(turns=2, rollout_seconds=90))
     assert (rollout.stop, len(rollout.turns)) == (StopReason.MAX_TURNS, 2)
     assert rollout.score is not None
     assert rollout.score.passed

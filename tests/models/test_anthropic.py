@@ -1,18 +1,12 @@
-import asyncio
 import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ludus.models.anthropic import (
-    DEFAULT_MAX_TOKENS,
-    AnthropicModel,
-    AnthropicSettings,
-    build_request,
-    parse_reply,
-)
+from ludus.models.anthropic import DEFAULT_MAX_TOKENS, AnthropicModel, build_request, parse_reply
 from ludus.models.server import BadReply, Endpoint, Price
+from ludus.models.settings import AnthropicSettings
 from ludus.types import Call, Completion, Finish, Message, Reasoning, Sampling, ToolSpec, Usage
 
 ADD = ToolSpec("add", "Add.", {"type": "object"})
@@ -204,16 +198,13 @@ def test_an_assistant_message_survives_the_wire(content, calls, reasoning):
 # ---- the model ----------------------------------------------------------------------------------------------------
 
 
-def test_a_call_from_end_to_end(kit):
-    async def main():
-        reply = {"content": [text("hello")], "stop_reason": "end_turn", "model": "served"}
-        async with kit.Loopback(kit.sequence(reply)) as server:
-            model = AnthropicModel(AnthropicSettings(name="claude"), Endpoint(server.url, api_key="sk-ant"))
-            got = await model.complete(USER, [ADD], Sampling())
-            await model.close()
-            return got, server.requests
-
-    got, (request,) = asyncio.run(main())
+async def test_a_call_from_end_to_end(kit):
+    reply = {"content": [text("hello")], "stop_reason": "end_turn", "model": "served"}
+    async with kit.Loopback(kit.sequence(reply)) as server:
+        model = AnthropicModel(AnthropicSettings(name="claude"), Endpoint(server.url, api_key="sk-ant"))
+        got = await model.complete(USER, [ADD], Sampling())
+        await model.close()
+        got, (request,) = got, server.requests
     assert got.message.content == "hello"
     assert (request.method, request.path) == ("POST", "/v1/messages")
     assert request.headers["x-api-key"] == "sk-ant"
@@ -221,16 +212,13 @@ def test_a_call_from_end_to_end(kit):
     assert request.json["model"] == "claude"
 
 
-def test_overload_is_retried(kit):
-    async def main():
-        error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
-        time = kit.FakeTime()
-        reply = {"content": [text("hello")], "stop_reason": "end_turn"}
-        async with kit.Loopback(kit.sequence(kit.response(error, 529), reply)) as server:
-            model = AnthropicModel(AnthropicSettings(base_url=server.url, name="claude"), timing=time.timing)
-            got = await model.complete(USER, [], Sampling())
-            await model.close()
-            return got, len(server.requests), time.slept
-
-    got, requests, slept = asyncio.run(main())
+async def test_overload_is_retried(kit):
+    error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
+    time = kit.FakeTime()
+    reply = {"content": [text("hello")], "stop_reason": "end_turn"}
+    async with kit.Loopback(kit.sequence(kit.response(error, 529), reply)) as server:
+        model = AnthropicModel(AnthropicSettings(base_url=server.url, name="claude"), timing=time.timing)
+        got = await model.complete(USER, [], Sampling())
+        await model.close()
+        got, requests, slept = got, len(server.requests), time.slept
     assert (got.message.content, requests, slept) == ("hello", 2, [0.25])

@@ -5,20 +5,15 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from ludus.errors import ConfigError, ModelError
-from ludus.models.embedded import (
-    EmbeddedModel,
-    EmbeddedRuntime,
-    EmbeddedSettings,
-    build_grammar,
-    flatten_messages,
-    parse_call,
-)
+from ludus.models.embedded import EmbeddedModel, EmbeddedRuntime, build_grammar, flatten_messages, parse_call
+from ludus.models.settings import EmbeddedSettings
 from ludus.models.weights import find_cache, find_weights
 from ludus.tools import tool
 from ludus.tools.toolsets import make_tools
@@ -61,19 +56,17 @@ def runtime() -> EmbeddedRuntime:
     return EmbeddedRuntime(cache=cache, slots=2, context=1024)
 
 
-def with_model(runtime: EmbeddedRuntime, body: Callable[[EmbeddedModel], Awaitable[None]]) -> None:
-    async def main() -> None:
-        model = EmbeddedModel(ONE_THREAD, runtime)
-        try:
-            await body(model)
-        finally:
-            await model.close()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def open_model(runtime: EmbeddedRuntime) -> AsyncGenerator[EmbeddedModel]:
+    model = EmbeddedModel(ONE_THREAD, runtime)
+    try:
+        yield model
+    finally:
+        await model.close()
 
 
-def test_it_answers_calls_a_tool_and_reports_a_cut_reply(runtime: EmbeddedRuntime):
-    async def body(model: EmbeddedModel) -> None:
+async def test_it_answers_calls_a_tool_and_reports_a_cut_reply(runtime: EmbeddedRuntime):
+    async with open_model(runtime) as model:
         plain, called, cut = await asyncio.gather(
             model.complete([Message("user", "Say hello.")], [], GREEDY),
             model.complete(
@@ -89,11 +82,9 @@ def test_it_answers_calls_a_tool_and_reports_a_cut_reply(runtime: EmbeddedRuntim
         assert set(json.loads(call.arguments)) == {"path", "content"}
         assert cut.finish is Finish.LENGTH
 
-    with_model(runtime, body)
 
-
-def test_a_tool_can_be_demanded_or_forbidden(runtime: EmbeddedRuntime):
-    async def body(model: EmbeddedModel) -> None:
+async def test_a_tool_can_be_demanded_or_forbidden(runtime: EmbeddedRuntime):
+    async with open_model(runtime) as model:
         ask = [Message("user", "What a nice day.")]
         must = await model.complete(ask, SPECS, Sampling(temperature=0.0, tool_choice="required", max_tokens=40))
         assert must.message.calls or must.finish is Finish.LENGTH
@@ -102,52 +93,41 @@ def test_a_tool_can_be_demanded_or_forbidden(runtime: EmbeddedRuntime):
         )
         assert not not_.message.calls
 
-    with_model(runtime, body)
 
-
-def test_the_same_seed_gives_the_same_reply(runtime: EmbeddedRuntime):
-    async def body(model: EmbeddedModel) -> None:
+async def test_the_same_seed_gives_the_same_reply(runtime: EmbeddedRuntime):
+    async with open_model(runtime) as model:
         ask = [Message("user", "Invent a name for a boat.")]
-        drawn = Sampling(temperature=1.0, seed=7, max_tokens=20, extra={"cache_prompt": False})
-        first = await model.complete(ask, [], drawn)
-        second = await model.complete(ask, [], drawn)
+        sampled = Sampling(temperature=1.0, seed=7, max_tokens=20, extra={"cache_prompt": False})
+        first = await model.complete(ask, [], sampled)
+        second = await model.complete(ask, [], sampled)
         assert first.message == second.message
 
-    with_model(runtime, body)
 
-
-def test_more_requests_than_slots_wait_for_their_turn(runtime: EmbeddedRuntime):
-    async def body(model: EmbeddedModel) -> None:
+async def test_more_requests_than_slots_wait_for_their_turn(runtime: EmbeddedRuntime):
+    async with open_model(runtime) as model:
         asks = [[Message("user", f"What is {i} plus {i}?")] for i in range(5)]
         short = Sampling(temperature=0.0, max_tokens=4)
         got = await asyncio.gather(*(model.complete(ask, [], short) for ask in asks))
         assert all(0 < reply.usage.completion_tokens <= 4 for reply in got)
 
-    with_model(runtime, body)
 
-
-def test_a_caller_that_is_cancelled_while_it_loads_does_not_affect_others(runtime: EmbeddedRuntime):
-    async def body(model: EmbeddedModel) -> None:
+async def test_a_caller_that_is_cancelled_while_it_loads_does_not_affect_others(runtime: EmbeddedRuntime):
+    async with open_model(runtime) as model:
         impatient = asyncio.create_task(model.start())
         await asyncio.sleep(0)
         impatient.cancel()
         assert (await model.complete([Message("user", "Say hello.")], [], GREEDY)).message.content
 
-    with_model(runtime, body)
 
-
-def test_closing_ends_what_is_being_computed(runtime: EmbeddedRuntime):
-    async def main() -> None:
-        model = EmbeddedModel(ONE_THREAD, runtime)
-        await model.start()
-        endless = Sampling(max_tokens=900, extra={"ignore_eos": True})
-        busy = [asyncio.create_task(model.complete([Message("user", "Tell a story.")], [], endless)) for _ in range(3)]
-        await asyncio.sleep(0.2)
-        await model.close()
-        ends = await asyncio.gather(*busy, return_exceptions=True)
-        assert all(isinstance(end, ModelError) for end in ends)
-
-    asyncio.run(main())
+async def test_closing_ends_what_is_being_computed(runtime: EmbeddedRuntime):
+    model = EmbeddedModel(ONE_THREAD, runtime)
+    await model.start()
+    endless = Sampling(max_tokens=900, extra={"ignore_eos": True})
+    busy = [asyncio.create_task(model.complete([Message("user", "Tell a story.")], [], endless)) for _ in range(3)]
+    await asyncio.sleep(0.2)
+    await model.close()
+    ends = await asyncio.gather(*busy, return_exceptions=True)
+    assert all(isinstance(end, ModelError) for end in ends)
 
 
 def test_a_program_that_forgets_to_close_it_still_ends(runtime: EmbeddedRuntime):
@@ -162,22 +142,18 @@ asyncio.run(model.start())
     assert subprocess.run([sys.executable, "-c", program], timeout=300, check=False).returncode == 0
 
 
-def test_a_conversation_that_outgrows_the_context_is_refused(runtime: EmbeddedRuntime):
-    async def body(model: EmbeddedModel) -> None:
+async def test_a_conversation_that_outgrows_the_context_is_refused(runtime: EmbeddedRuntime):
+    async with open_model(runtime) as model:
         with pytest.raises(ModelError, match="context") as caught:
             await model.complete([Message("user", "word " * 2000)], [], GREEDY)
         assert not caught.value.retryable
 
-    with_model(runtime, body)
 
-
-def test_loading_leaves_the_environment_as_it_was(runtime: EmbeddedRuntime):
+async def test_loading_leaves_the_environment_as_it_was(runtime: EmbeddedRuntime):
     before = dict(os.environ)
 
-    async def body(model: EmbeddedModel) -> None:
+    async with open_model(runtime) as model:
         await model.start()
-
-    with_model(runtime, body)
     assert dict(os.environ) == before
 
 
@@ -200,64 +176,54 @@ SHAPES = {
 }
 
 
-def test_the_engine_keeps_to_the_schemas_of_all_shapes_of_tools(runtime: EmbeddedRuntime):
+async def test_the_engine_keeps_to_the_schemas_of_all_shapes_of_tools(runtime: EmbeddedRuntime):
     async def called(model: EmbeddedModel, spec: ToolSpec) -> tuple[ToolSpec, Completion]:
         must = Sampling(temperature=0.0, tool_choice="required", max_tokens=30)
         return spec, await model.complete([Message("user", "Do something.")], [spec], must)
 
-    async def body(model: EmbeddedModel) -> None:
+    async with open_model(runtime) as model:
         for spec, reply in await asyncio.gather(*(called(model, spec) for spec in SHAPES.values())):
             assert reply.message.calls or reply.finish is Finish.LENGTH
             for call in reply.message.calls:
                 given = json.loads(call.arguments)
                 assert set(spec.parameters["required"]) <= set(given) <= set(spec.parameters["properties"])
 
-    with_model(runtime, body)
 
-
-def test_the_engine_accepts_the_grammar_of_all_builtin_tools(runtime: EmbeddedRuntime):
+async def test_the_engine_accepts_the_grammar_of_all_builtin_tools(runtime: EmbeddedRuntime):
     class Slot:
         """Tools only need it when they run."""
 
     specs = [tool.spec for tool in make_tools(["terminal", "file", "code", "todo"], Slot())]  # type: ignore[arg-type]
 
-    async def body(model: EmbeddedModel) -> None:
+    async with open_model(runtime) as model:
         reply = await model.complete([Message("user", "Hi.")], specs, Sampling(max_tokens=1))
         assert reply.usage.completion_tokens == 1
 
-    with_model(runtime, body)
+
+async def test_closing_twice_is_fine_and_closed_is_closed(runtime: EmbeddedRuntime):
+    model = EmbeddedModel(ONE_THREAD, runtime)
+    await model.start()
+    await model.close()
+    await model.close()
+    with pytest.raises(ModelError, match="closed"):
+        await model.complete([Message("user", "hello")], [], GREEDY)
 
 
-def test_closing_twice_is_fine_and_closed_is_closed(runtime: EmbeddedRuntime):
-    async def main() -> None:
-        model = EmbeddedModel(ONE_THREAD, runtime)
-        await model.start()
-        await model.close()
-        await model.close()
-        with pytest.raises(ModelError, match="closed"):
-            await model.complete([Message("user", "hello")], [], GREEDY)
-
-    asyncio.run(main())
-
-
-def test_a_file_that_is_not_weights_is_refused(tmp_path: Path, runtime: EmbeddedRuntime):
+async def test_a_file_that_is_not_weights_is_refused(tmp_path: Path, runtime: EmbeddedRuntime):
     bad = tmp_path / "bad.gguf"
     bad.write_bytes(b"GGUFxxxx" * 10)
 
-    async def main() -> None:
-        model = EmbeddedModel(EmbeddedSettings(weights=str(bad)), EmbeddedRuntime(cache=tmp_path))
-        with pytest.raises(ConfigError, match=r"model.weights: llama.cpp cannot load .*bad.gguf"):
-            await model.start()
-        await model.close()
-
-    asyncio.run(main())
+    model = EmbeddedModel(EmbeddedSettings(weights=str(bad)), EmbeddedRuntime(cache=tmp_path))
+    with pytest.raises(ConfigError, match=r"model.weights: llama.cpp cannot load .*bad.gguf"):
+        await model.start()
+    await model.close()
 
 
-def test_without_the_engine_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_without_the_engine_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
     model = EmbeddedModel(EmbeddedSettings(), EmbeddedRuntime(cache=tmp_path))
     with pytest.raises(ConfigError, match=r"ludus-train\[local\]"):
-        asyncio.run(model.start())
+        await model.start()
 
 
 def test_tools_calls_and_results_become_text():
@@ -300,14 +266,13 @@ def test_the_grammar_names_every_tool_and_its_arguments():
     assert "answer" not in build_grammar(SPECS, "required").splitlines()[0]
 
 
-def test_a_rollout_on_it_ends_like_any_other(runtime: EmbeddedRuntime):
-    from ludus.agent import Limits, Policy, take_turns
+async def test_a_rollout_on_it_ends_like_any_other(runtime: EmbeddedRuntime):
+    from ludus.agent import take_turns
+    from ludus.policy import Limits, Policy
 
-    async def body(model: EmbeddedModel) -> None:
+    async with open_model(runtime) as model:
         opening = [*EXAMPLES, Message("user", 'Create a file called city.txt that contains "Lisbon".')]
         policy = Policy(model, sampling=GREEDY, limits=Limits(turns=2))
         got = [turn async for turn in take_turns(policy, opening, [write_file])]
         assert got[0].results[0].content.startswith("Wrote ")
         assert got[-1].stop in {StopReason.FINISHED, StopReason.MAX_TURNS, StopReason.LENGTH}
-
-    with_model(runtime, body)

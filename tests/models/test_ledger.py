@@ -4,33 +4,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ludus.errors import BudgetExhausted, ModelError
+from ludus.errors import BudgetExhausted, ModelError, ModelUnusable
 from ludus.models.ledger import Amount, Budget, Ledger, LedgerReserve, MeteredModel, RunBudget, Totals, find_exceeded
-from ludus.models.openai import ChatModel, OpenAISettings
+from ludus.models.openai import ChatModel
 from ludus.models.scripted import ScriptedModel
 from ludus.models.server import Price
+from ludus.models.settings import OpenAISettings
 from ludus.types import Completion, Message, Sampling, Usage
 
 USER = [Message("user", "hi")]
 PLAIN = Sampling()
 
 
-def spend(ledger: Ledger, role: str, usage: Usage, estimate: Usage | None = None) -> None:
-    async def main():
-        async with ledger.reserve(role, estimate or usage) as charge:
-            charge.settle(usage)
-
-    asyncio.run(main())
+async def spend(ledger: Ledger, role: str, usage: Usage, estimate: Usage | None = None) -> None:
+    async with ledger.reserve(role, estimate or usage) as charge:
+        charge.settle(usage)
 
 
 # ---- booking ------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_spent_is_booked_by_role():
+async def test_what_is_spent_is_booked_by_role():
     ledger = Ledger()
-    spend(ledger, "agent", Usage(10, 5, 2, 0.5))
-    spend(ledger, "agent", Usage(1, 1))
-    spend(ledger, "judge", Usage(3, 3, 0, 0.25))
+    await spend(ledger, "agent", Usage(10, 5, 2, 0.5))
+    await spend(ledger, "agent", Usage(1, 1))
+    await spend(ledger, "judge", Usage(3, 3, 0, 0.25))
     assert set(ledger.roles) == {"agent", "judge"}
     assert ledger.roles["agent"].calls == 2
     assert ledger.roles["agent"].usage == Usage(11, 6, 2, 0.5)
@@ -41,28 +39,25 @@ def test_what_is_spent_is_booked_by_role():
 
 
 @pytest.mark.parametrize("error", [ModelError("broken"), asyncio.CancelledError(), KeyError("a bug")])
-def test_a_call_that_fails_costs_nothing_but_is_counted(error):
+async def test_a_call_that_fails_costs_nothing_but_is_counted(error):
     ledger = Ledger(Budget(calls=1, tokens=10, dollars=1.0))
 
-    async def main():
+    with pytest.raises(type(error)):
         async with ledger.reserve("agent", Usage(5, 5, 0, 1.0)):
             assert ledger.reserved == Amount(1, 10, 1.0)
             raise error
-
-    with pytest.raises(type(error)):
-        asyncio.run(main())
     assert ledger.reserved == Amount()
     assert (ledger.total.calls, ledger.total.failed, ledger.total.usage) == (0, 1, Usage())
-    spend(ledger, "agent", Usage(5, 5, 0, 1.0))
+    await spend(ledger, "agent", Usage(5, 5, 0, 1.0))
 
 
-def test_a_resumed_run_continues_its_totals():
+async def test_a_resumed_run_continues_its_totals():
     before = {"agent": Totals(calls=3, usage=Usage(10, 10))}
     ledger = Ledger(Budget(calls=4), spent=before)
-    spend(ledger, "agent", Usage(1, 1))
+    await spend(ledger, "agent", Usage(1, 1))
     assert ledger.roles["agent"].calls == 4
     with pytest.raises(BudgetExhausted):
-        spend(ledger, "agent", Usage(1, 1))
+        await spend(ledger, "agent", Usage(1, 1))
 
 
 # ---- budgets ------------------------------------------------------------------------------------------------------
@@ -76,24 +71,24 @@ def test_a_resumed_run_continues_its_totals():
         (Budget(dollars=0.5), r"budget of 0\.5 dollars is spent: 0\.4 used, and the next call needs about 0\.2\."),
     ],
 )
-def test_a_spent_budget_is_named(budget, words):
+async def test_a_spent_budget_is_named(budget, words):
     ledger = Ledger(budget)
     usage = Usage(900, 100, 0, 0.2)
-    spend(ledger, "agent", usage)
-    spend(ledger, "agent", usage)
+    await spend(ledger, "agent", usage)
+    await spend(ledger, "agent", usage)
     with pytest.raises(BudgetExhausted, match=words):
-        spend(ledger, "agent", usage)
+        await spend(ledger, "agent", usage)
     assert ledger.total.calls == 2
     assert ledger.total.failed == 0
 
 
-def test_a_budget_can_be_spent_to_the_last_token():
+async def test_a_budget_can_be_spent_to_the_last_token():
     ledger = Ledger(Budget(calls=1, tokens=100, dollars=0.5))
-    spend(ledger, "agent", Usage(60, 40, 0, 0.5))
+    await spend(ledger, "agent", Usage(60, 40, 0, 0.5))
     assert ledger.total.usage.tokens == 100
 
 
-def test_reservations_of_others_are_waited_for():
+async def test_reservations_of_others_are_waited_for():
     """Ten calls expect 100 tokens of 190 and take 10 each: they fit, one after the other."""
     ledger = Ledger(Budget(tokens=190))
     together = 0
@@ -105,10 +100,7 @@ def test_reservations_of_others_are_waited_for():
             await asyncio.sleep(0)
             charge.settle(Usage(10))
 
-    async def main():
-        await asyncio.gather(*(one() for _ in range(10)))
-
-    asyncio.run(main())
+    await asyncio.gather(*(one() for _ in range(10)))
     assert (ledger.total.calls, ledger.total.usage.tokens, together) == (10, 100, 1)
 
 
@@ -126,7 +118,7 @@ callers = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 50), st.integers(
 
 
 @given(callers, st.integers(0, 12), st.none() | st.integers(0, 200))
-def test_no_interleaving_overspends_and_every_reservation_is_released(callers, calls, tokens):
+async def test_no_interleaving_overspends_and_every_reservation_is_released(callers, calls, tokens):
     """Callers arrive, take time, return less than they estimated, fail, or are cancelled wherever they are."""
     ledger = Ledger(Budget(calls=calls, tokens=tokens))
 
@@ -142,17 +134,14 @@ def test_no_interleaving_overspends_and_every_reservation_is_released(callers, c
             charge.settle(Usage(estimate // 2, 0, 0, 0.1))
         return "ok"
 
-    async def main() -> list[object]:
-        tasks = [asyncio.ensure_future(call(*caller)) for caller in callers]
-        for task, (wait, _, length, outcome) in zip(tasks, callers, strict=True):
-            if outcome == "cancel":
-                for _ in range((wait + length) // 2):
-                    await asyncio.sleep(0)
-                task.cancel()
-        async with asyncio.timeout(60):
-            return await asyncio.gather(*tasks, return_exceptions=True)
-
-    results = asyncio.run(main())
+    tasks = [asyncio.ensure_future(call(*caller)) for caller in callers]
+    for task, (wait, _, length, outcome) in zip(tasks, callers, strict=True):
+        if outcome == "cancel":
+            for _ in range((wait + length) // 2):
+                await asyncio.sleep(0)
+            task.cancel()
+    async with asyncio.timeout(60):
+        results = await asyncio.gather(*tasks, return_exceptions=True)
     assert all(r == "ok" or isinstance(r, ModelError | BudgetExhausted | asyncio.CancelledError) for r in results)
     assert ledger.reserved == Amount()
     assert ledger.total.calls == results.count("ok") <= calls
@@ -164,27 +153,27 @@ def test_no_interleaving_overspends_and_every_reservation_is_released(callers, c
 # ---- metered models -----------------------------------------------------------------------------------------------
 
 
-def test_a_metered_model_books_what_its_replies_took():
+async def test_a_metered_model_books_what_its_replies_took():
     ledger = Ledger()
     reply = Completion(Message("assistant", "x"), usage=Usage(10, 5, 0, 0.5))
     model = MeteredModel(ScriptedModel([reply], name="fake"), ledger, "judge")
-    assert asyncio.run(model.complete(USER, [], PLAIN)) == reply
+    assert await model.complete(USER, [], PLAIN) == reply
     assert model.name == "fake"
     assert ledger.roles["judge"].usage == reply.usage
-    asyncio.run(model.close())
+    await model.close()
 
 
-def test_a_metered_model_stops_before_the_call():
+async def test_a_metered_model_stops_before_the_call():
     calls = []
     model = MeteredModel(ScriptedModel(lambda *_: calls.append(1) or "x"), Ledger(Budget(calls=2)), "agent")
     for _ in range(2):
-        asyncio.run(model.complete(USER, [], PLAIN))
+        await model.complete(USER, [], PLAIN)
     with pytest.raises(BudgetExhausted):
-        asyncio.run(model.complete(USER, [], PLAIN))
+        await model.complete(USER, [], PLAIN)
     assert len(calls) == 2
 
 
-def test_tokens_and_dollars_are_reserved_by_estimate():
+async def test_tokens_and_dollars_are_reserved_by_estimate():
     seen = []
     ledger = Ledger(Budget(tokens=10_000, dollars=10.0))
 
@@ -193,8 +182,8 @@ def test_tokens_and_dollars_are_reserved_by_estimate():
         return "x"
 
     model = MeteredModel(ScriptedModel(script), ledger, "agent", Price(prompt=1000, completion=2000))
-    asyncio.run(model.complete([Message("user", "x" * 392)], [], Sampling(max_tokens=500)))
-    asyncio.run(model.complete(USER, [], PLAIN))
+    await model.complete([Message("user", "x" * 392)], [], Sampling(max_tokens=500))
+    await model.complete(USER, [], PLAIN)
     assert seen[0].tokens == 100 + 500
     assert seen[0].dollars == pytest.approx(0.1 + 1.0)
     assert seen[1].tokens > 1000
@@ -216,75 +205,71 @@ def test_a_reply_that_was_not_counted_is_booked_as_estimated_where_a_budget_depe
     assert spent(Budget(calls=3)).total.usage == Usage()
 
 
-def test_retries_are_counted_and_charged_once(kit):
-    async def main():
-        ledger, time = Ledger(Budget(calls=1)), kit.FakeTime()
-        handler = kit.sequence(kit.response(b"", 500), kit.response(b"", 429), b"junk", kit.chat_reply())
-        async with kit.Loopback(handler) as server:
-            settings = OpenAISettings(base_url=server.url, name="m", price=Price(prompt=1, completion=1))
-            model = MeteredModel(ChatModel(settings, timing=time.timing), ledger, "agent")
-            await model.complete(USER, [], PLAIN)
-            await model.close()
-            assert len(server.requests) == 4
-        return ledger
+async def test_a_server_that_should_report_its_cost_and_does_not_stops_a_run_with_a_budget_in_dollars():
+    def make(budget: Budget, dollars: float) -> MeteredModel:
+        reply = Completion(Message("assistant", "x"), usage=Usage(10, 5, dollars=dollars))
+        return MeteredModel(ScriptedModel(lambda *_: reply), Ledger(budget), "agent", Price(reported=True))
 
-    ledger = asyncio.run(main())
+    await make(Budget(dollars=1.0), 0.1).complete(USER, [], PLAIN)
+    await make(Budget(tokens=9_999), 0.0).complete(USER, [], PLAIN)
+    with pytest.raises(ModelUnusable, match=r"reported no cost for a reply, which budget\.dollars needs"):
+        await make(Budget(dollars=1.0), 0.0).complete(USER, [], PLAIN)
+
+
+async def test_retries_are_counted_and_charged_once(kit):
+    ledger, time = Ledger(Budget(calls=1)), kit.FakeTime()
+    handler = kit.sequence(kit.response(b"", 500), kit.response(b"", 429), b"junk", kit.chat_reply())
+    async with kit.Loopback(handler) as server:
+        settings = OpenAISettings(base_url=server.url, name="m", price=Price(prompt=1, completion=1))
+        model = MeteredModel(ChatModel(settings, timing=time.timing), ledger, "agent")
+        await model.complete(USER, [], PLAIN)
+        await model.close()
+        assert len(server.requests) == 4
     total = ledger.roles["agent"]
     assert (total.calls, total.failed, total.retries) == (1, 0, 3)
     assert total.usage == Usage(10, 5, 0, 15e-6)
     assert ledger.reserved == Amount()
 
 
-def test_attempts_that_all_fail_are_not_charged(kit):
-    async def main():
-        ledger, time = Ledger(), kit.FakeTime()
-        async with kit.Loopback(kit.sequence(kit.response(b"", 500))) as server:
-            model = MeteredModel(
-                ChatModel(OpenAISettings(base_url=server.url, name="m"), timing=time.timing), ledger, "agent"
-            )
-            with pytest.raises(ModelError):
-                await model.complete(USER, [], PLAIN)
-            await model.close()
-        return ledger.total
-
-    total = asyncio.run(main())
+async def test_attempts_that_all_fail_are_not_charged(kit):
+    ledger, time = Ledger(), kit.FakeTime()
+    async with kit.Loopback(kit.sequence(kit.response(b"", 500))) as server:
+        model = MeteredModel(
+            ChatModel(OpenAISettings(base_url=server.url, name="m"), timing=time.timing), ledger, "agent"
+        )
+        with pytest.raises(ModelError):
+            await model.complete(USER, [], PLAIN)
+        await model.close()
+    total = ledger.total
     assert (total.calls, total.failed, total.retries, total.usage) == (0, 1, 6, Usage())
 
 
 # ---- limits of one role, and what is kept back ----------------------------------------------------------------------
 
 
-def test_a_role_has_a_budget_of_its_own():
-    async def go() -> None:
-        ledger = Ledger(RunBudget(calls=10, optimizer=Budget(calls=1)))
-        for role in ("optimizer", "agent", "agent"):
-            async with ledger.reserve(role, Usage()) as charge:
-                charge.settle(Usage(1, 1))
-        with pytest.raises(
-            BudgetExhausted, match=r"budget of 1 calls is spent: 1 used.*Raise budget\.optimizer\.calls"
-        ):
-            async with ledger.reserve("optimizer", Usage()):
-                pass
-        async with ledger.reserve("agent", Usage()) as charge:
+async def test_a_role_has_a_budget_of_its_own():
+    ledger = Ledger(RunBudget(calls=10, optimizer=Budget(calls=1)))
+    for role in ("optimizer", "agent", "agent"):
+        async with ledger.reserve(role, Usage()) as charge:
             charge.settle(Usage(1, 1))
-        assert ledger.total.calls == 4
+    with pytest.raises(BudgetExhausted, match=r"budget of 1 calls is spent: 1 used.*Raise budget\.optimizer\.calls"):
+        async with ledger.reserve("optimizer", Usage()):
+            pass
+    async with ledger.reserve("agent", Usage()) as charge:
+        charge.settle(Usage(1, 1))
+    assert ledger.total.calls == 4
 
-    asyncio.run(go())
 
-
-def test_what_is_kept_back_is_refused_until_it_is_released():
-    async def go() -> None:
-        ledger = Ledger(RunBudget(tokens=100))
-        reserve = LedgerReserve(ledger)
-        reserve.hold(6, 0)
-        async with ledger.reserve("agent", Usage(20, 20)) as charge:
-            charge.settle(Usage(20, 20))
-        reserve.hold(3, 2)  # two rollouts took 40 tokens, so three will take 60
-        with pytest.raises(BudgetExhausted, match="60 kept back for shipping and test"):
-            async with ledger.reserve("optimizer", Usage(1, 0)):
-                pass
-        reserve.release()
-        async with ledger.reserve("agent", Usage(50, 10)) as charge:
-            charge.settle(Usage(50, 10))
-
-    asyncio.run(go())
+async def test_what_is_kept_back_is_refused_until_it_is_released():
+    ledger = Ledger(RunBudget(tokens=100))
+    reserve = LedgerReserve(ledger)
+    reserve.hold(6, 0)
+    async with ledger.reserve("agent", Usage(20, 20)) as charge:
+        charge.settle(Usage(20, 20))
+    reserve.hold(3, 2)  # two rollouts took 40 tokens, so three will take 60
+    with pytest.raises(BudgetExhausted, match="60 kept back for shipping and test"):
+        async with ledger.reserve("optimizer", Usage(1, 0)):
+            pass
+    reserve.release()
+    async with ledger.reserve("agent", Usage(50, 10)) as charge:
+        charge.settle(Usage(50, 10))

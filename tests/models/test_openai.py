@@ -1,4 +1,3 @@
-import asyncio
 import json
 from contextlib import suppress
 
@@ -7,16 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ludus.errors import ModelError
-from ludus.models.openai import (
-    AzureSettings,
-    ChatModel,
-    OpenAISettings,
-    build_request,
-    parse_reply,
-    sanitize_arguments,
-    split_think,
-)
+from ludus.models.openai import ChatModel, build_request, parse_reply, sanitize_arguments, split_think
 from ludus.models.server import BadReply, Endpoint, Price
+from ludus.models.settings import AzureSettings, OpenAISettings
 from ludus.types import Call, Completion, Finish, Message, Reasoning, Sampling, ToolSpec, Usage
 
 ADD = ToolSpec("add", "Add.", {"type": "object", "properties": {"a": {"type": "integer"}}})
@@ -373,20 +365,17 @@ def test_other_messages_survive_the_wire(message):
 # ---- the model ----------------------------------------------------------------------------------------------------
 
 
-def complete(kit, handler, api_key="", **settings):
-    async def main():
-        async with kit.Loopback(handler) as server:
-            model = ChatModel(OpenAISettings(name="m", **settings), Endpoint(server.url + "/v1/", api_key=api_key))
-            try:
-                return await model.complete(USER, [ADD], Sampling(max_tokens=7)), server.requests
-            finally:
-                await model.close()
-
-    return asyncio.run(main())
+async def complete(kit, handler, api_key="", **settings):
+    async with kit.Loopback(handler) as server:
+        model = ChatModel(OpenAISettings(name="m", **settings), Endpoint(server.url + "/v1/", api_key=api_key))
+        try:
+            return await model.complete(USER, [ADD], Sampling(max_tokens=7)), server.requests
+        finally:
+            await model.close()
 
 
-def test_a_call_from_end_to_end(kit):
-    got, (request,) = complete(
+async def test_a_call_from_end_to_end(kit):
+    got, (request,) = await complete(
         kit, kit.sequence(kit.chat_reply("hello")), api_key="sk-secret", price=Price(completion=2)
     )
     assert got == Completion(Message("assistant", "hello"), Finish.STOP, Usage(10, 5, dollars=1e-5), "served-model")
@@ -397,28 +386,25 @@ def test_a_call_from_end_to_end(kit):
     assert request.json["max_tokens"] == 7
 
 
-def test_without_a_key_none_is_sent(kit):
-    _, (request,) = complete(kit, kit.sequence(kit.chat_reply()))
+async def test_without_a_key_none_is_sent(kit):
+    _, (request,) = await complete(kit, kit.sequence(kit.chat_reply()))
     assert "authorization" not in request.headers
 
 
-def test_azure(kit):
-    async def main():
-        async with kit.Loopback(kit.sequence(kit.chat_reply())) as server:
-            settings = AzureSettings(name="my-gpt", api_version="2024-10-21")
-            model = ChatModel(settings, Endpoint(server.url, api_key="k"))
-            await model.complete(USER, [], Sampling())
-            await model.close()
-            return server.requests
-
-    (request,) = asyncio.run(main())
+async def test_azure(kit):
+    async with kit.Loopback(kit.sequence(kit.chat_reply())) as server:
+        settings = AzureSettings(name="my-gpt", api_version="2024-10-21")
+        model = ChatModel(settings, Endpoint(server.url, api_key="k"))
+        await model.complete(USER, [], Sampling())
+        await model.close()
+        (request,) = server.requests
     assert request.path == "/openai/deployments/my-gpt/chat/completions?api-version=2024-10-21"
     assert request.headers["api-key"] == "k"
     assert "authorization" not in request.headers
 
 
-def test_the_users_headers_win(kit):
-    _, (request,) = complete(
+async def test_the_users_headers_win(kit):
+    _, (request,) = await complete(
         kit, kit.sequence(kit.chat_reply()), api_key="k", headers={"authorization": "Custom x", "X-Title": "ludus"}
     )
     assert request.headers["authorization"] == "Custom x"
@@ -430,8 +416,8 @@ def test_a_model_without_servers_is_refused():
         ChatModel(OpenAISettings(name="m"))
 
 
-def test_a_key_that_cannot_be_sent_is_reported_without_showing_it(kit):
+async def test_a_key_that_cannot_be_sent_is_reported_without_showing_it(kit):
     with pytest.raises(ModelError, match="line break") as caught:
-        complete(kit, kit.sequence(kit.chat_reply()), api_key="sk-secret\n")
+        await complete(kit, kit.sequence(kit.chat_reply()), api_key="sk-secret\n")
     assert "sk-secret" not in str(caught.value)
     assert not caught.value.retryable

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ludus.models.openai import split_think
-from ludus.models.reply_pieces import Drawing, Piece, ThinkSplitter, count_overlap
+from ludus.models.reply_pieces import Piece, PieceStream, ThinkSplitter, count_overlap
 
 PARTS = ["<think>", "</think>", "\n", " ", "a", "Wort", "<", "</th", "<thinking>"]
 
@@ -45,11 +45,11 @@ def test_the_beginning_of_a_word_at_the_end_of_a_text(text: str, word: str, size
 
 
 def test_a_drawing_that_nobody_reads_has_not_begun():
-    drawing, seen = Drawing(), []
-    drawing.emit([Piece("a")])
-    assert not drawing.begun
-    drawing = Drawing(seen.extend)
-    drawing.emit([])
-    assert not drawing.begun
-    drawing.emit([Piece("a")])
-    assert drawing.begun and seen == [Piece("a")]
+    reply_stream, seen = PieceStream(), []
+    reply_stream.emit([Piece("a")])
+    assert not reply_stream.begun
+    reply_stream = PieceStream(seen.extend)
+    reply_stream.emit([])
+    assert not reply_stream.begun
+    reply_stream.emit([Piece("a")])
+    assert reply_stream.begun and seen == [Piece("a")]

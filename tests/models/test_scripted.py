@@ -9,36 +9,36 @@ from ludus.types import Call, Completion, Finish, Message, Reasoning, Sampling, 
 USER = Message("user", "hi")
 
 
-def ask(model, *messages):
-    return asyncio.run(model.complete(messages or [USER], [], Sampling()))
+async def ask(model, *messages):
+    return await model.complete(messages or [USER], [], Sampling())
 
 
-def test_a_list_is_played_by_the_conversation_and_not_by_the_clock():
+async def test_a_list_is_played_by_the_conversation_and_not_by_the_clock():
     model = ScriptedModel(["one", say("two"), Completion(say("three"), Finish.LENGTH)])
-    first = ask(model)
-    assert ask(model) == first
-    second = ask(model, USER, first.message)
-    third = ask(model, USER, first.message, USER, second.message)
+    first = await ask(model)
+    assert await ask(model) == first
+    second = await ask(model, USER, first.message)
+    third = await ask(model, USER, first.message, USER, second.message)
     assert [c.message.content for c in (first, second, third)] == ["one", "two", "three"]
     assert third.finish is Finish.LENGTH
 
 
-def test_the_end_of_the_script_is_an_error():
+async def test_the_end_of_the_script_is_an_error():
     model = ScriptedModel(["one"], name="tiny")
     with pytest.raises(ModelError, match="tiny: reply 2 was requested, but the script has 1") as caught:
-        ask(model, USER, say("one"))
+        await ask(model, USER, say("one"))
     assert not caught.value.retryable
 
 
-def test_a_function_sees_everything():
+async def test_a_function_sees_everything():
     def script(messages, tools, sampling):
         return f"{len(messages)} {len(tools)} {sampling.seed}"
 
-    got = asyncio.run(ScriptedModel(script).complete([USER], [], Sampling(seed=7)))
+    got = await ScriptedModel(script).complete([USER], [], Sampling(seed=7))
     assert got.message.content == "1 0 7"
 
 
-def test_a_function_may_be_async_and_may_raise():
+async def test_a_function_may_be_async_and_may_raise():
     async def script(messages, tools, sampling):
         await asyncio.sleep(0)
         if len(messages) > 1:
@@ -46,16 +46,16 @@ def test_a_function_may_be_async_and_may_raise():
         return say("yes")
 
     model = ScriptedModel(script)
-    assert ask(model).message.content == "yes"
+    assert (await ask(model)).message.content == "yes"
     with pytest.raises(ModelError, match="gone"):
-        ask(model, USER, say("x"))
+        await ask(model, USER, say("x"))
 
 
-def test_calls_get_ids_that_are_unique_in_the_conversation():
+async def test_calls_get_ids_that_are_unique_in_the_conversation():
     both = join_calls(call("a", x=1), call("b"), text="look", reasoning="hmm")
     model = ScriptedModel([both, both])
-    first = ask(model).message
-    second = ask(model, USER, first).message
+    first = (await ask(model)).message
+    second = (await ask(model, USER, first)).message
     assert first == Message(
         "assistant",
         "look",
@@ -65,18 +65,18 @@ def test_calls_get_ids_that_are_unique_in_the_conversation():
     assert [c.id for c in second.calls] == ["call_2_1", "call_2_2"]
 
 
-def test_what_is_given_is_kept():
+async def test_what_is_given_is_kept():
     message = Message("assistant", calls=(Call("mine", "a", "{"),))
     reply = Completion(message, Finish.OTHER, Usage(1, 2), "m")
-    assert ask(ScriptedModel([reply])) == reply
+    assert await ask(ScriptedModel([reply])) == reply
 
 
-def test_finish_and_usage_are_filled_in():
-    got = ask(ScriptedModel([call("a"), "x"], name="fake"))
+async def test_finish_and_usage_are_filled_in():
+    got = await ask(ScriptedModel([call("a"), "x"], name="fake"))
     assert (got.finish, got.model) == (Finish.CALLS, "fake")
     assert got.usage.prompt_tokens > 0
     assert got.usage.completion_tokens > 0
-    assert ask(ScriptedModel(["x"])).finish is Finish.STOP
+    assert (await ask(ScriptedModel(["x"]))).finish is Finish.STOP
 
 
 def test_a_parameter_may_be_called_name():

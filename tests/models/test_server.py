@@ -1,12 +1,11 @@
 import asyncio
 import socket
-from email.utils import formatdate
 
 import pytest
 from rich.console import Console
 
-from ludus.http_client import Response, Timeouts
-from ludus.models.openai import OpenAISettings, make_chat_server
+from ludus.http_client import Timeouts
+from ludus.models.openai import make_chat_server
 from ludus.models.server import (
     Endpoint,
     Price,
@@ -14,16 +13,16 @@ from ludus.models.server import (
     find_message,
     is_retryable,
     merge_headers,
-    read_retry_after,
     redact,
 )
+from ludus.models.settings import OpenAISettings
 from ludus.types import Message, Sampling
 
 KEY = "sk-very-secret-key-0123456789"
 USER = [Message("user", "hi")]
 
 
-def fault(kit, handler, *, base_url="", api_key=KEY, response_bytes=2**26, **settings) -> ServerFault:
+async def fault(kit, handler, *, base_url="", api_key=KEY, response_bytes=2**26, **settings) -> ServerFault:
     """What one attempt at a server with this behaviour raises."""
 
     async def main():
@@ -36,7 +35,7 @@ def fault(kit, handler, *, base_url="", api_key=KEY, response_bytes=2**26, **set
                 await server.close()
 
     with pytest.raises(ServerFault) as caught:
-        asyncio.run(main())
+        await main()
     assert KEY not in str(caught.value)
     assert KEY not in repr(caught.value)
     return caught.value
@@ -63,8 +62,8 @@ def error(message):
         (429, "You exceeded your current quota (insufficient_quota)", "no credit left"),
     ],
 )
-def test_what_the_user_must_fix_is_not_retryable_and_has_a_hint(kit, status, message, hint):
-    got = fault(kit, kit.sequence(kit.response(error(message), status)), api_key_var="MY_KEY")
+async def test_what_the_user_must_fix_is_not_retryable_and_has_a_hint(kit, status, message, hint):
+    got = await fault(kit, kit.sequence(kit.response(error(message), status)), api_key_var="MY_KEY")
     assert not got.retryable
     assert not got.down
     assert f"/v1/chat/completions: status {status}: {message.replace(KEY, '[redacted]')}" in str(got)
@@ -72,13 +71,13 @@ def test_what_the_user_must_fix_is_not_retryable_and_has_a_hint(kit, status, mes
     assert got.too_long == ("limits.context_tokens" in hint)
 
 
-def test_a_missing_key_and_a_wrong_one_have_different_hints(kit):
-    got = fault(kit, kit.sequence(kit.response(error("who are you?"), 401)), api_key="")
+async def test_a_missing_key_and_a_wrong_one_have_different_hints(kit):
+    got = await fault(kit, kit.sequence(kit.response(error("who are you?"), 401)), api_key="")
     assert "No key was sent: name the environment variable that holds it in api_key_var." in str(got)
 
 
-def test_a_redirect_names_its_target(kit):
-    got = fault(kit, kit.sequence(kit.response(b"", 308, Location="https://elsewhere/v1?key=x")))
+async def test_a_redirect_names_its_target(kit):
+    got = await fault(kit, kit.sequence(kit.response(b"", 308, Location="https://elsewhere/v1?key=x")))
     assert not got.retryable
     assert "redirects to 'https://elsewhere/v1': set base_url" in str(got)
 
@@ -87,15 +86,15 @@ def test_a_redirect_names_its_target(kit):
 
 
 @pytest.mark.parametrize("status", [408, 500, 502, 503, 529])
-def test_a_broken_server_is_retryable_and_counts_as_down(kit, status):
-    got = fault(kit, kit.sequence(kit.response(b"<html>Bad gateway</html>", status)))
+async def test_a_broken_server_is_retryable_and_counts_as_down(kit, status):
+    got = await fault(kit, kit.sequence(kit.response(b"<html>Bad gateway</html>", status)))
     assert got.retryable
     assert got.down
     assert f"status {status}: <html>Bad gateway</html>" in str(got)
 
 
-def test_a_busy_server_is_retryable_and_does_not_count_as_down(kit):
-    got = fault(kit, kit.sequence(kit.response(error("slow down"), 429, Retry_After="7")))
+async def test_a_busy_server_is_retryable_and_does_not_count_as_down(kit):
+    got = await fault(kit, kit.sequence(kit.response(error("slow down"), 429, Retry_After="7")))
     assert (got.retryable, got.down, got.retry_after) == (True, False, 7.0)
 
 
@@ -110,88 +109,69 @@ def test_a_busy_server_is_retryable_and_does_not_count_as_down(kit):
         (b'{"error": ' + b"[" * 100_000, "the body is not a completion"),
     ],
 )
-def test_an_unreadable_reply_is_quoted(kit, body, words):
-    got = fault(kit, kit.sequence(kit.response(body)))
+async def test_an_unreadable_reply_is_quoted(kit, body, words):
+    got = await fault(kit, kit.sequence(kit.response(body)))
     assert (got.retryable, got.down) == (True, True)
     assert words in str(got)
     assert "/v1/chat/completions: status 200" in str(got)
     assert repr(body.decode(errors="replace"))[:20] in str(got)
 
 
-def test_only_the_start_of_an_unreadable_reply_is_quoted_and_without_the_key(kit):
-    got = fault(kit, kit.sequence(kit.response(b"<p>" + KEY.encode() + b"x" * 5000)))
+async def test_only_the_start_of_an_unreadable_reply_is_quoted_and_without_the_key(kit):
+    got = await fault(kit, kit.sequence(kit.response(b"<p>" + KEY.encode() + b"x" * 5000)))
     assert "[redacted]xxx" in str(got)
     assert len(str(got)) < 600
 
 
-def test_an_error_inside_a_good_status_counts_as_that_error(kit):
-    got = fault(kit, kit.sequence(kit.response({"error": {"message": "nope", "code": 403}})))
+async def test_an_error_inside_a_good_status_counts_as_that_error(kit):
+    got = await fault(kit, kit.sequence(kit.response({"error": {"message": "nope", "code": 403}})))
     assert not got.retryable
     assert "status 403: nope" in str(got)
 
 
-def test_half_a_body(kit):
+async def test_half_a_body(kit):
     async def handler(request, writer):
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{")
 
-    got = fault(kit, handler)
+    got = await fault(kit, handler)
     assert (got.retryable, got.down) == (True, True)
     assert "bytes into the response" in str(got)
 
 
-def test_silence(kit):
+async def test_silence(kit):
     async def handler(request, writer):
         await asyncio.Event().wait()
 
-    got = fault(kit, handler, timeouts=Timeouts(total=0.05))
+    got = await fault(kit, handler, timeouts=Timeouts(total=0.05))
     assert (got.retryable, got.down) == (True, True)
     assert "raise its timeouts" in str(got)
 
 
-def test_a_huge_body(kit):
-    got = fault(kit, kit.sequence(kit.response(b"x" * 200_000)), response_bytes=100_000)
+async def test_a_huge_body(kit):
+    got = await fault(kit, kit.sequence(kit.response(b"x" * 200_000)), response_bytes=100_000)
     assert "larger than 100000 bytes" in str(got)
 
 
-def test_an_unreachable_server(kit):
+async def test_an_unreachable_server(kit):
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{holder.getsockname()[1]}/v1"
-        got = fault(kit, kit.sequence(None), base_url=url)
+        got = await fault(kit, kit.sequence(None), base_url=url)
     assert (got.retryable, got.down) == (True, True)
     assert f"{url}/chat/completions: connection refused. Is the server running, and is base_url right?" in str(got)
 
 
-def test_a_server_that_echoes_the_key_in_something_that_is_not_http(kit):
-    assert "[redacted]" in str(fault(kit, kit.sequence(f"ECHO {KEY}\r\n".encode())))
+async def test_a_server_that_echoes_the_key_in_something_that_is_not_http(kit):
+    assert "[redacted]" in str(await fault(kit, kit.sequence(f"ECHO {KEY}\r\n".encode())))
 
 
-def test_a_base_url_without_a_scheme(kit):
-    got = fault(kit, kit.sequence(None), base_url="localhost:8000/v1")
+async def test_a_base_url_without_a_scheme(kit):
+    got = await fault(kit, kit.sequence(None), base_url="localhost:8000/v1")
     assert not got.retryable
     assert "not an http:// or https:// URL" in str(got)
 
 
 # ---- parts --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("header", "value", "seconds"),
-    [
-        ("Retry-After", "3", 3.0),
-        ("retry-after", "0.5", 0.5),
-        ("Retry-After", formatdate(1060, usegmt=True), 60.0),
-        ("Retry-After", formatdate(900, usegmt=True), 0.0),
-        ("Retry-After", "soon", None),
-        ("Retry-After", "-5", None),
-        ("Retry-After", "inf", None),
-        ("Retry-After", "nan", None),
-        ("retry-after-ms", "250", 0.25),
-        ("Other", "1", None),
-    ],
-)
-def test_retry_after(header, value, seconds):
-    assert read_retry_after(Response(429, [(header.encode(), value.encode())], b""), now=1000.0) == seconds
 
 
 @pytest.mark.parametrize(
@@ -260,7 +240,7 @@ def test_settings_and_endpoints_never_show_the_key(value):
         (r"\\\ud800", "\\\ufffd"),
     ],
 )
-def test_half_a_surrogate_pair_does_not_make_a_reply_unreadable(kit, written, content):
+async def test_half_a_surrogate_pair_does_not_make_a_reply_unreadable(kit, written, content):
     async def main():
         body = b'{"choices": [{"message": {"role": "assistant", "content": "%b"}}]}' % written.encode()
         async with kit.Loopback(kit.sequence(kit.response(body))) as loopback:
@@ -270,21 +250,18 @@ def test_half_a_surrogate_pair_does_not_make_a_reply_unreadable(kit, written, co
             finally:
                 await server.close()
 
-    assert asyncio.run(main()).message.content == content
+    assert (await main()).message.content == content
 
 
-def test_a_request_that_cannot_be_written_is_not_sent_again(kit):
+async def test_a_request_that_cannot_be_written_is_not_sent_again(kit):
     extra = {"a": 1}
     for _ in range(5_000):
         extra = {"a": extra}
 
-    async def main():
+    with pytest.raises(ServerFault, match="cannot be written as JSON") as caught:
         server = make_chat_server(OpenAISettings(name="m"), Endpoint("http://127.0.0.1:9/v1"))
         try:
             await server.attempt(USER, [], Sampling(extra=extra))
         finally:
             await server.close()
-
-    with pytest.raises(ServerFault, match="cannot be written as JSON") as caught:
-        asyncio.run(main())
     assert not caught.value.retryable

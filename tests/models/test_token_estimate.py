@@ -1,5 +1,6 @@
+from ludus.encoding import to_json
 from ludus.models.token_estimate import REPLY_TOKENS, estimate_prompt, estimate_reply, estimate_text
-from ludus.types import Call, Message, Sampling, ToolSpec, to_json
+from ludus.types import Call, Message, Sampling, ToolSpec
 
 
 def test_four_characters_are_one_token_rounded_up():

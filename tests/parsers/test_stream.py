@@ -1,6 +1,7 @@
 """What holds for every format: it reads what it writes, in any pieces, and no text breaks it or slows it down."""
 
 import json
+import os
 import re
 import time
 from collections.abc import Callable
@@ -92,18 +93,18 @@ def identity(format: str, name: str, number: int) -> str:
 
 
 @st.composite
-def replies(draw: st.DrawFn, format: str) -> tuple[ParsedReply, list[ToolSpec]]:
+def replies(sample: st.DrawFn, format: str) -> tuple[ParsedReply, list[ToolSpec]]:
     """A reply that a format can write, and the tools it is written for."""
-    drawn = draw(
+    sampled = sample(
         st.dictionaries(word, st.dictionaries(word, EXPRESSIBLE.get(format, ANYTHING), max_size=3), max_size=3)
     )
-    tools = [ToolSpec(name, "", schema_of(given)) for name, given in drawn.items()]
+    tools = [ToolSpec(name, "", schema_of(given)) for name, given in sampled.items()]
     calls = tuple(
         Call(identity(format, name, number), name, json.dumps(given, ensure_ascii=False))
-        for number, (name, given) in enumerate(drawn.items())
+        for number, (name, given) in enumerate(sampled.items())
     )
     alone = calls and Parser(format).format.keep == "nothing"
-    return ParsedReply("" if alone else draw(prose), calls), tools
+    return ParsedReply("" if alone else sample(prose), calls), tools
 
 
 # ---- the properties -----------------------------------------------------------------------------------------------
@@ -113,8 +114,8 @@ def replies(draw: st.DrawFn, format: str) -> tuple[ParsedReply, list[ToolSpec]]:
 def test_a_format_reads_what_it_writes(format: str) -> None:
     @quick
     @given(replies(format))
-    def check(drawn: tuple[ParsedReply, list[ToolSpec]]) -> None:
-        reply, tools = drawn
+    def check(sampled: tuple[ParsedReply, list[ToolSpec]]) -> None:
+        reply, tools = sampled
         parser = Parser(format)
         assert parser.parse(parser.render(reply.calls, reply.content), tools) == reply
 
@@ -127,8 +128,8 @@ def test_auto_reads_what_each_format_writes(format: str) -> None:
 
     @quick
     @given(replies(format), st.booleans())
-    def check(drawn: tuple[ParsedReply, list[ToolSpec]], spoken: bool) -> None:
-        reply, tools = drawn
+    def check(sampled: tuple[ParsedReply, list[ToolSpec]], spoken: bool) -> None:
+        reply, tools = sampled
         bare = Parser(format).format.shapes and Parser(format).format.shapes[0].bare
         content = reply.content if spoken and not bare else ""
         read = Parser("auto").parse(Parser(format).render(reply.calls, content), tools)
@@ -239,6 +240,12 @@ def check_linear(small: Callable[[], object], large: Callable[[], object], name:
         assert any(seconds(large, 3) / seconds(small, 3) < 32 for _ in range(3)), name
 
 
+timed = pytest.mark.skipif(
+    not os.environ.get("LUDUS_TEST_TIMES"), reason="measures time: make bench runs it (LUDUS_TEST_TIMES=1)"
+)
+
+
+@timed
 @pytest.mark.parametrize("format", EVERY)
 def test_time_is_linear_in_the_length(format: str) -> None:
     parse = Parser(format).parse
@@ -247,6 +254,7 @@ def test_time_is_linear_in_the_length(format: str) -> None:
         check_linear(lambda text=small: parse(text), lambda text=large: parse(text), name)
 
 
+@timed
 @pytest.mark.parametrize("format", ["hermes", "qwen3_coder", "pythonic", "deepseek_v3", "gemma4", "auto"])
 def test_a_long_call_in_small_pieces_takes_linear_time(format: str) -> None:
     parser = Parser(format)

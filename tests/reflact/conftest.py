@@ -12,17 +12,22 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
+from tests.command_kit import folder
 
-from ludus.agent import Policy
 from ludus.env import Env
 from ludus.models.scripted import ScriptedModel, say
+from ludus.policy import Policy
 from ludus.reflact.records import Record
 from ludus.reflact.splits import Splits
 from ludus.reflact.train_settings import SlowUpdate, TrainSettings
 from ludus.reflact.trainer import train
+from ludus.runner import Runner
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.skill import Skill
+from ludus.store import MemoryStore, Store
 from ludus.types import Message, Rollout, Sampling, Score, Task, ToolSpec
+
+__all__ = ["folder", "world"]
 
 HARM = "Answer in verse."
 
@@ -236,13 +241,14 @@ def run(
     policy: Policy | None = None,
     splits: Splits | None = None,
     env: Env | None = None,
+    store: Store | None = None,
     **more: Any,
 ) -> list[Record]:
     """Train in the small world, to the end."""
     return asyncio.run(
         collect(
             train(
-                env or RuleWorld(),
+                Runner(env or RuleWorld(), store=store or MemoryStore()),
                 policy or WORLD.policy(),
                 splits or WORLD.splits(),
                 settings,

@@ -28,7 +28,7 @@ with warnings.catch_warnings():
 from ludus.reflact.gate import Contender, Decision, Gate, Mark, Measure, judge, project
 from ludus.reflact.json_extract import extract_json
 from ludus.reflact.schedule import compute_budget
-from ludus.reflact.splits import compute_sizes, count_epoch_steps, divide, draw_sample, parse_ratio, plan_epoch
+from ludus.reflact.splits import compute_sizes, count_epoch_steps, divide, parse_ratio, plan_epoch, sample_some
 from ludus.skill import (
     GUIDANCE,
     Edit,
@@ -106,8 +106,8 @@ def test_epoch_plans_are_equal(size: int, batch_size: int, accumulation: int, ep
     assert [(b.seed, [task.id for task in b.tasks]) for b in flat] == [
         (spec.seed, [item["id"] for item in spec.payload]) for spec in theirs
     ]
-    drawn = loader.build_train_batch(batch_size, seed)
-    assert [task.id for task in draw_sample(tasks, batch_size, seed)] == [item["id"] for item in drawn.payload]
+    sampled = loader.build_train_batch(batch_size, seed)
+    assert [task.id for task in sample_some(tasks, batch_size, seed)] == [item["id"] for item in sampled.payload]
 
 
 # ---- the gate -----------------------------------------------------------------------------------------------------

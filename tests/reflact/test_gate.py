@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ludus.encoding import canonical, to_json
 from ludus.reflact.gate import (
     Contender,
     Decision,
@@ -18,7 +19,6 @@ from ludus.reflact.gate import (
     score,
 )
 from ludus.skill import GUIDANCE, Skill
-from ludus.types import canonical, to_json
 
 
 def make_contender(name: str, *hards: float, soft: tuple[float, ...] | None = None, first: int = 0) -> Contender:

@@ -44,6 +44,18 @@ def test_copies_and_answers_of_few_tasks_are_refused(text: str, kind: str, task:
     assert (fault.kind, fault.task) == (kind, task) if fault else not kind
 
 
+def test_a_guard_that_does_not_refuse_warns_of_each_text():
+    warnings: list[str] = []
+    guard = Guard(GuardSettings(refuse=False), TRAIN, SELECTION, warnings.append)
+    assert guard.find_fault(Skill(""), "The password is hunter2hunter2hunter2") is None
+    assert guard.check_edit(Skill(""), Edit("append", "It is known that Saturn has most.")) is None
+    assert guard.find_fault(Skill(""), "Count what stays.") is None
+    assert [warning.partition("although ")[2] for warning in warnings] == [
+        "it holds what looks like a secret",
+        "it holds the answer of task s1",
+    ]
+
+
 @pytest.mark.parametrize(
     "text",
     [

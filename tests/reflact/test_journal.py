@@ -1,7 +1,5 @@
 """What the journal of a run counts: sums do not depend on what ended first."""
 
-import asyncio
-
 import pytest
 
 from ludus.reflact.journal import Clock, Journal, StageProgress, open_task_group
@@ -43,17 +41,14 @@ def test_events_are_in_order_of_their_place():
     assert journal.list_events() == (events[2], events[1], events[0])
 
 
-def test_tasks_that_fail_together_raise_one_error():
+async def test_tasks_that_fail_together_raise_one_error():
     async def fall(error: Exception) -> None:
         raise error
 
-    async def together() -> None:
+    with pytest.raises(KeyError, match="first"):
         async with open_task_group() as group:
             group.create_task(fall(KeyError("first")))
             group.create_task(fall(KeyError("second")))
-
-    with pytest.raises(KeyError, match="first"):
-        asyncio.run(together())
 
 
 def test_progress_is_reported_with_the_place_in_the_run():

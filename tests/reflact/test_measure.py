@@ -1,37 +1,39 @@
 """Measuring skills: several at once, each text once, and failures never as zeros."""
 
-import asyncio
+import dataclasses
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
-from tests.reflact_kit import make_result, make_waiting_runner, run_within_limit
+from tests.reflact_kit import make_result, make_waiting_runner
 
+from ludus.control import RunControl
 from ludus.errors import ModelError
 from ludus.reflact.gate import Mark, Measure
 from ludus.reflact.journal import Journal
-from ludus.reflact.measure import Outage, Runner, Stopped, Trial, is_success, make_measure, merge_measures
-from ludus.rollout import RunOptions
+from ludus.reflact.measure import Outage, SkillRunner, Stopped, Trial, is_success, make_measure, merge_measures
+from ludus.reflact.records import add_costs, count_suspects, list_record_values
+from ludus.runner import Runner, RunOptions
+from ludus.sandbox import Sandbox
 from ludus.skill import Skill
-from ludus.store import MemoryStore
-from ludus.types import Message
+from ludus.suspects import SuspectPolicy
+from ludus.types import Message, Rollout, Score
 
 
-def test_several_skills_are_measured_together(world: SimpleNamespace):
-    async def go() -> None:
-        runner = make_waiting_runner(world, 6)
-        measures = await runner.measure([Skill("a"), Skill("b")], world.tasks("selection", 3), "x", seed=1)
-        assert len(measures) == 2
-
-    run_within_limit(go())
+async def test_several_skills_are_measured_together(world: SimpleNamespace):
+    runner = make_waiting_runner(world, 6)
+    measures = await runner.measure([Skill("a"), Skill("b")], world.tasks("selection", 3), "x", seed=1)
+    assert len(measures) == 2
 
 
-def make_runner(world: SimpleNamespace, script: Any = None, **options: Any) -> Runner:
-    return Runner(world.Env(), world.policy(script=script or world.agent), None, MemoryStore(), Journal(), **options)
+def make_runner(world: SimpleNamespace, script: Any = None, options: RunOptions | None = None) -> SkillRunner:
+    runner = Runner(world.Env(), options=options or RunOptions())
+    return SkillRunner(runner, world.policy(script=script or world.agent), Journal())
 
 
-def test_rollouts_are_in_the_order_of_the_trials_and_equal_trials_are_run_once(world: SimpleNamespace):
+async def test_rollouts_are_in_the_order_of_the_trials_and_equal_trials_are_run_once(world: SimpleNamespace):
     first, second = world.tasks("train", 2)
     skill = Skill("Obey RULE-0.")
     trials = [Trial(skill, second, 1), Trial(skill, first, 1), Trial(skill, second, 1), Trial(skill, second, 1, 1)]
@@ -43,12 +45,12 @@ def test_rollouts_are_in_the_order_of_the_trials_and_equal_trials_are_run_once(w
         return world.agent(messages, *rest)
 
     runner = make_runner(world, agent, options=RunOptions(concurrency=1))
-    rollouts = asyncio.run(runner.roll(trials, "x", lambda index, rollout: seen.append(index)))
+    rollouts = await runner.run_trials(trials, "x", lambda index, rollout: seen.append(index))
     assert [rollout.task.id for rollout in rollouts] == [trial.task.id for trial in trials]
     assert asked == [second.prompt, first.prompt, second.prompt]
     assert seen == [0, 2, 1, 3]
     assert runner.journal.sum_costs()[0].calls == 3
-    asyncio.run(runner.roll(trials, "x"))
+    await runner.run_trials(trials, "x")
     assert len(asked) == 3, "what is in the store is found"
 
 
@@ -81,7 +83,7 @@ def test_a_success_is_a_pass_or_enough_partial_credit():
 
 
 @pytest.mark.parametrize(("failing", "stops"), [(2, False), (3, False), (4, True)])
-def test_an_outage_is_three_failures_and_more_than_the_share_that_is_allowed(
+async def test_an_outage_is_three_failures_and_more_than_the_share_that_is_allowed(
     world: SimpleNamespace, failing: int, stops: bool
 ):
     def agent(messages: Sequence[Message], *rest: Any) -> Message:
@@ -89,26 +91,60 @@ def test_an_outage_is_three_failures_and_more_than_the_share_that_is_allowed(
             raise ModelError("server on fire", retryable=False)
         return world.agent(messages, *rest)
 
-    runner = make_runner(world, agent, max_failed=0.5)
+    runner = dataclasses.replace(make_runner(world, agent), max_failed=0.5)
     measuring = runner.measure([Skill("a")], world.tasks("selection", 6), "baseline", seed=1)
     if stops:
         with pytest.raises(Outage, match=r"baseline: 4 of 6 rollouts failed.*\(4 times\): model: server on fire"):
-            asyncio.run(measuring)
+            await measuring
     else:
-        (measure,) = asyncio.run(measuring)
+        (measure,) = await measuring
         assert (measure.failed, len(measure.marks)) == (failing, 6 - failing)
 
 
-def test_a_runner_that_is_asked_to_stop_finishes_what_runs(world: SimpleNamespace):
-    stop = asyncio.Event()
+async def test_a_runner_that_is_asked_to_stop_finishes_what_runs(world: SimpleNamespace):
+    control = RunControl()
 
     def agent(messages: Sequence[Message], *rest: Any) -> Message:
-        stop.set()
+        control.stop()
         return world.agent(messages, *rest)
 
-    runner = make_runner(world, agent, options=RunOptions(concurrency=2, stop=stop))
+    runner = make_runner(world, agent, options=RunOptions(concurrency=2, control=control))
     with pytest.raises(Stopped):
-        asyncio.run(runner.measure([Skill("a")], world.tasks("selection", 6), "x", seed=1))
-    assert len(runner.store.read_scores()) == 1
+        await runner.measure([Skill("a")], world.tasks("selection", 6), "x", seed=1)
+    assert len(runner.runner.store.read_scores()) == 1
     with pytest.raises(Stopped):
         runner.check_stop()
+
+
+# ---- suspects -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("policy", "hard"), [("zero", 0.0), ("keep", 1.0), ("drop", None)])
+async def test_a_suspect_counts_as_the_run_says_and_is_counted(
+    world: SimpleNamespace, policy: SuspectPolicy, hard: float | None
+):
+    class Forged(world.Env, frozen=True):
+        async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
+            return Score(1.0, True, 1.0, suspect=("the tests were edited",))
+
+    runner = make_runner(world)
+    runner = dataclasses.replace(runner, runner=Runner(Forged(), suspects=policy))
+    (measure,) = await runner.measure([Skill("a")], world.tasks("selection", 3), "x", seed=1)
+    assert measure.hard == hard
+    (cost,) = runner.journal.sum_costs()
+    assert (cost.calls, cost.suspects) == (3, 3)
+    assert add_costs([cost], [cost])[0].suspects == 6
+
+
+@pytest.mark.parametrize("recipe", ["ledger", "reflact"])
+def test_neither_recipe_learns_from_forged_scores(world: SimpleNamespace, recipe: str):
+    class Forged(world.Env, frozen=True):
+        async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
+            honest = await super().verify(rollout, box)
+            return honest if honest.passed else Score(1.0, True, 1.0, suspect=("the tests were edited",))
+
+    records = world.run(env=Forged(), settings=msgspec.structs.replace(world.SETTINGS, recipe=recipe))
+    honest = world.run(settings=msgspec.structs.replace(world.SETTINGS, recipe=recipe))
+    assert count_suspects(records[-1].state.spent) > 0 == count_suspects(honest[-1].state.spent)
+    assert records[-1].initial.test.overall.hard == honest[-1].initial.test.overall.hard
+    assert list_record_values(records[-1])["suspects"] == count_suspects(records[-1].state.spent)

@@ -170,10 +170,10 @@ def test_a_server_that_refuses_one_conversation_makes_that_reply_unusable():
 
 
 @pytest.mark.parametrize("prompt", ["analyst_failure", "merge_final", "rank", "consolidate"])
-def test_the_model_gets_the_stage_of_a_request_and_the_store_does_not(prompt: str):
+async def test_the_model_gets_the_stage_of_a_request_and_the_store_does_not(prompt: str):
     scripted = ScriptedOptimizer({"number": 1})
     values = dict.fromkeys(find_fields(Prompts.load().get_text(prompt)), "x")
-    asyncio.run(scripted.optimizer.ask(prompt, values, Answer, stage="s", place="1", otherwise=""))
+    await scripted.optimizer.ask(prompt, values, Answer, stage="s", place="1", otherwise="")
     (sampling,) = scripted.sampled
     assert sampling.stage == prompt
     ((_, body),) = scripted.store.read_records(CALLS)
@@ -193,7 +193,7 @@ def test_a_stage_passes_the_ledger_and_is_in_no_request_to_a_server():
         assert b'"stage"' not in body and b'"consolidate"' not in body
 
 
-def test_requests_are_limited():
+async def test_requests_are_limited():
     most = running = 0
 
     async def slowly(messages: Any, tools: Any, sampling: Any) -> str:
@@ -204,12 +204,9 @@ def test_requests_are_limited():
         running -= 1
         return '{"number": 1}'
 
-    async def ask_many() -> None:
-        optimizer = Optimizer(ScriptedModel(slowly), Prompts.load(), MemoryStore(), Journal(), concurrency=2)
-        asks = [optimizer.ask("consolidate", VALUES, Answer, stage="s", place=str(n), otherwise="") for n in range(9)]
-        assert await asyncio.gather(*asks) == [Answer(1)] * 9
-
-    asyncio.run(ask_many())
+    optimizer = Optimizer(ScriptedModel(slowly), Prompts.load(), MemoryStore(), Journal(), concurrency=2)
+    asks = [optimizer.ask("consolidate", VALUES, Answer, stage="s", place=str(n), otherwise="") for n in range(9)]
+    assert await asyncio.gather(*asks) == [Answer(1)] * 9
     assert most == 2
 
 
@@ -227,10 +224,10 @@ def test_half_a_surrogate_pair_is_sent_back_or_replaced(tmp_path: Path):
     assert scripted.requests[1][-2].content == "\ufffd no JSON"
 
 
-def test_values_that_are_not_valid_text_are_asked_about_all_the_same():
+async def test_values_that_are_not_valid_text_are_asked_about_all_the_same():
     scripted = ScriptedOptimizer({"number": 1})
     ask = scripted.optimizer.ask(
         "consolidate", {**VALUES, "notes": "\udfff"}, Answer, stage="s", place="1", otherwise=""
     )
-    assert asyncio.run(ask) == Answer(1)
+    assert await ask == Answer(1)
     assert "\ufffd" in "".join(message.content for message in scripted.requests[0])

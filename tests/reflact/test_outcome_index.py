@@ -6,14 +6,13 @@ from msgspec.structs import replace
 
 from ludus.reflact.outcome_index import OutcomeIndex
 from ludus.reflact.rollout_origins import read_origins
-from ludus.reflact.training_run import Resources
 from ludus.skill import Skill
 from ludus.store import MemoryStore
 
 
 def test_rollouts_of_the_selection_split_are_found_by_skill_with_all_replicates(world: SimpleNamespace):
     store = MemoryStore()
-    records = world.run(settings=replace(world.SETTINGS, selection_replicates=2), resources=Resources(store=store))
+    records = world.run(settings=replace(world.SETTINGS, selection_replicates=2), store=store)
     index = OutcomeIndex(store.outcomes.items(), read_origins(store))
     initial = records[0].state.initial
     assert index.get_measure(initial.skill) == initial.measure

@@ -10,26 +10,28 @@ import hashlib
 import os
 import random
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
+from tests.cli_kit import is_killed
 
+from ludus.encoding import to_json
 from ludus.errors import StoreError
 from ludus.models.scripted import ScriptedModel
 from ludus.reflact.gate import Gate
-from ludus.reflact.ledger.ledger_settings import LedgerSettings
+from ludus.reflact.ledger.settings import LedgerSettings
 from ludus.reflact.optimizer import CALLS
 from ludus.reflact.records import LEDGER_ACTIONS, Record, Step, Summary
 from ludus.reflact.train_settings import Appendix, SlowUpdate, TrainSettings
 from ludus.reflact.trainer import train
-from ludus.reflact.training_run import Resources, read_records
-from ludus.rollout import RunOptions
+from ludus.reflact.training_run import read_records
+from ludus.runner import Runner, RunOptions
 from ludus.store import RunDir
-from ludus.types import Message, Rollout, Sampling, to_json
+from ludus.types import Message, Rollout, Sampling
 
 KILLS = int(os.environ.get("LUDUS_KILLS", "25"))
 
@@ -148,31 +150,15 @@ async def work(world: SimpleNamespace, path: Path, settings: TrainSettings, life
     seen: list[Record] = []
     with RunDir.open(path, {"train": msgspec.to_builtins(settings)}, resume=True) as run:
         async for record in train(
-            world.Env(),
+            Runner(world.Env(), store=Mortal(run, life), options=RunOptions(concurrency=3)),
             world.policy(script=agent),
             world.splits(train=6, selection=3, test=3),
             settings,
             optimizer=ScriptedModel(optimizer, name="moody"),
-            resources=Resources(store=Mortal(run, life), options=RunOptions(concurrency=3)),
         ):
             life.passes()
             seen.append(record)
     return seen
-
-
-def killed(do: Callable[[], object]) -> bool:
-    """Run in a copy of this process; whether it was killed rather than finished."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            do()
-            status = 0
-        finally:
-            os._exit(status)
-    _, how = os.waitpid(pid, 0)
-    assert os.WIFSIGNALED(how) or os.WEXITSTATUS(how) == 0, "the child failed by itself"
-    return os.WIFSIGNALED(how) and os.WTERMSIG(how) == signal.SIGKILL
 
 
 def timeless(records: Sequence[Record]) -> list[bytes]:
@@ -198,18 +184,18 @@ def test_a_run_that_was_killed_comes_to_the_same_end(world: SimpleNamespace, tmp
         path = tmp_path / str(number)
         for _ in range(points.choice([1, 1, 2])):
             last = points.randrange(1, life.moment)
-            ended += killed(lambda path=path, last=last: asyncio.run(work(world, path, settings, Life(last))))
+            ended += is_killed(lambda path=path, last=last: asyncio.run(work(world, path, settings, Life(last))))
         assert timeless(asyncio.run(work(world, path, settings, Life()))) == whole
         assert left_behind(path) == kept
     assert ended >= KILLS // len(VARIANTS)
 
 
-def test_the_runs_that_are_killed_are_worth_it(world: SimpleNamespace, tmp_path: Path):
+async def test_the_runs_that_are_killed_are_worth_it(world: SimpleNamespace, tmp_path: Path):
     """Between them they go through every kind of decision and event."""
     actions: set[str] = set()
     events: set[str] = set()
     for variant, settings in VARIANTS.items():
-        records = asyncio.run(work(world, tmp_path / variant, settings, Life()))
+        records = await work(world, tmp_path / variant, settings, Life())
         actions |= {record.action for record in records if isinstance(record, Step)}
         events |= {event.stage for record in records if isinstance(record, Step) for event in record.events}
         assert isinstance(records[-1], Summary)
@@ -217,16 +203,16 @@ def test_the_runs_that_are_killed_are_worth_it(world: SimpleNamespace, tmp_path:
     assert {"analyst", "merge"} <= events
 
 
-def test_a_finished_run_is_resumed_without_a_single_call(world: SimpleNamespace, tmp_path: Path):
-    first = asyncio.run(work(world, tmp_path / "run", SETTINGS, Life()))
+async def test_a_finished_run_is_resumed_without_a_single_call(world: SimpleNamespace, tmp_path: Path):
+    first = await work(world, tmp_path / "run", SETTINGS, Life())
     life = Life()
-    again = asyncio.run(work(world, tmp_path / "run", SETTINGS, life))
+    again = await work(world, tmp_path / "run", SETTINGS, life)
     assert again == first  # to the last bit, timings included: nothing was done again
     assert life.moment == len(again)
 
 
-def test_a_changed_setting_is_refused_with_the_difference(world: SimpleNamespace, tmp_path: Path):
-    asyncio.run(work(world, tmp_path / "run", SETTINGS, Life()))
+async def test_a_changed_setting_is_refused_with_the_difference(world: SimpleNamespace, tmp_path: Path):
+    await work(world, tmp_path / "run", SETTINGS, Life())
     changed = msgspec.structs.replace(SETTINGS, edit_budget=4)
     with pytest.raises(StoreError, match=r"train\.edit_budget: 3 → \(not set\)"):  # 4 is the default
-        asyncio.run(work(world, tmp_path / "run", changed, Life()))
+        await work(world, tmp_path / "run", changed, Life())

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from tests.reflact_kit import make_waiting_runner, run_within_limit
+from tests.reflact_kit import make_waiting_runner
 
 from ludus.reflact.gate import Measure
 from ludus.reflact.measure import Trial
@@ -40,15 +40,13 @@ def test_the_first_stage_of_an_outcome_counts_and_a_stage_is_recorded_once():
     assert len(store.bodies) == 2
 
 
-def test_rollouts_are_recorded_with_their_stage(world: SimpleNamespace):
+async def test_rollouts_are_recorded_with_their_stage(world: SimpleNamespace):
     runner = make_waiting_runner(world, 2)
 
-    async def go() -> None:
-        await runner.roll([Trial(Skill("a"), task, 1) for task in world.tasks("train", 2)], "rollout")
-
-    run_within_limit(go())
-    assert isinstance(runner.store, MemoryStore)
-    assert read_origins(runner.store) == dict.fromkeys(runner.store.outcomes, Origin("train", "rollout"))
+    await runner.run_trials([Trial(Skill("a"), task, 1) for task in world.tasks("train", 2)], "rollout")
+    store = runner.runner.store
+    assert isinstance(store, MemoryStore)
+    assert read_origins(store) == dict.fromkeys(store.outcomes, Origin("train", "rollout"))
 
 
 def test_origins_are_rebuilt_from_the_splits_and_the_parts_of_the_run():

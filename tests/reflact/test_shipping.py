@@ -1,6 +1,5 @@
 """What is shipped, and what is claimed."""
 
-import asyncio
 import dataclasses
 import re
 from types import SimpleNamespace
@@ -14,11 +13,14 @@ from ludus.reflact.shipping import (
     choose_winner,
     compute_claim_interval,
     count_test_uses,
+    explain_rule,
     judge_candidate,
     keep_better_half,
     make_claim,
     ship,
+    ship_best,
 )
+from ludus.reflact.train_settings import ShippingRule, ShippingSettings, TrainSettings
 from ludus.skill import Skill
 from ludus.stats import PairedStats, compare_pairs
 
@@ -40,29 +42,31 @@ def judge(difference: float, certainty: float, text: str = "x") -> ShipCandidate
 # ---- choosing -------------------------------------------------------------------------------------------------------
 
 
-def test_a_better_skill_is_shipped_after_one_pass_if_that_is_sure(world: SimpleNamespace):
-    found = asyncio.run(ship(make_run(world), BAD, [make_candidate(GOOD), make_candidate(HALF)]))
+async def test_a_better_skill_is_shipped_after_one_pass_if_that_is_sure(world: SimpleNamespace):
+    found = await ship(make_run(world), BAD, [make_candidate(GOOD), make_candidate(HALF)])
     assert (found.shipped, found.rollouts) == (GOOD.hash, 18)
     assert [(c.better, c.worse, c.difference) for c in found.candidates] == [(6, 0, 1.0), (2, 0, pytest.approx(1 / 3))]
     assert found.initial.hard == 0.0
 
 
-def test_what_is_not_better_is_not_shipped_and_one_task_has_one_vote(world: SimpleNamespace):
-    found = asyncio.run(ship(make_run(world), GOOD, [make_candidate(BAD)]))
+async def test_what_is_not_better_is_not_shipped_and_one_task_has_one_vote(world: SimpleNamespace):
+    found = await ship(make_run(world), GOOD, [make_candidate(BAD)])
     assert (found.shipped, found.rollouts) == ("", 48), "four passes"
     (loser,) = found.candidates
     assert (loser.better, loser.worse, loser.difference) == (0, 6, -1.0)
     assert {mark.count for mark in loser.measure.marks.values()} == {4}
 
 
-def test_the_initial_skill_and_copies_are_no_candidates(world: SimpleNamespace):
-    found = asyncio.run(ship(make_run(world), BAD, [make_candidate(BAD), make_candidate(BAD)]))
+async def test_the_initial_skill_and_copies_are_no_candidates(world: SimpleNamespace):
+    found = await ship(make_run(world), BAD, [make_candidate(BAD), make_candidate(BAD)])
     assert (found.candidates, found.shipped, found.rollouts) == ((), "", 0)
 
 
 @pytest.mark.parametrize(("allowance", "rollouts"), [(0, 0), (5, 4), (12, 12), (17, 16)])
-def test_an_allowance_is_kept_and_a_part_of_a_pass_is_continued(world: SimpleNamespace, allowance: int, rollouts: int):
-    found = asyncio.run(ship(make_run(world), BAD, [make_candidate(HALF)], allowance))
+async def test_an_allowance_is_kept_and_a_part_of_a_pass_is_continued(
+    world: SimpleNamespace, allowance: int, rollouts: int
+):
+    found = await ship(make_run(world), BAD, [make_candidate(HALF)], allowance)
     assert found.rollouts == rollouts
     assert sum(mark.count or 1 for mark in found.initial.marks.values()) == rollouts // 2
 
@@ -94,6 +98,30 @@ def test_tasks_without_a_score_under_both_are_missing_data():
     assert pair_marks(Gate(metric="mixed"), one, other) == [0.75]
     judged = judge_candidate(Gate(), make_candidate(GOOD), one, other)
     assert (judged.better, judged.worse, judged.difference) == (1, 0, 1.0)
+
+
+# ---- the rule `best` ------------------------------------------------------------------------------------------------
+
+
+def make_measured(skill: Skill, *hard: float) -> MeasuredSkill:
+    marks = {str(number): Mark(value, value) for number, value in enumerate(hard)}
+    return MeasuredSkill(skill, "step_0001", 1, Measure(skill.hash, marks))
+
+
+def test_the_best_skill_on_the_selection_split_is_shipped_however_few_tasks_say_so():
+    found = ship_best(Gate(), make_measured(BAD, 0.0, 0.0), make_measured(GOOD, 1.0, 0.0))
+    assert (found.shipped, found.fresh, found.rollouts) == (GOOD.hash, False, 0)
+    assert [(each.better, each.worse) for each in found.candidates] == [(1, 0)]
+    same = ship_best(Gate(), make_measured(BAD, 0.0), make_measured(BAD, 0.0))
+    assert (same.shipped, same.candidates) == ("", ())
+
+
+@pytest.mark.parametrize(("rule", "tasks", "warned"), [("certain", 3, True), ("certain", 4, False), ("best", 1, False)])
+def test_too_few_tasks_to_ship_anything_are_warned_of(rule: ShippingRule, tasks: int, warned: bool):
+    settings = TrainSettings(recipe="reflact", shipping=ShippingSettings(rule=rule))
+    warning = explain_rule(settings, tasks)
+    assert (": --train.shipping.rule best" in warning and f"{tasks} selection tasks" in warning) is warned
+    assert "--recipe reflact --train.shipping.rule best" in explain_rule(TrainSettings(), 1)
 
 
 # ---- the claim ------------------------------------------------------------------------------------------------------

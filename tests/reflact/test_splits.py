@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ludus.encoding import canonical
 from ludus.env import Env
 from ludus.errors import ConfigError
 from ludus.reflact.splits import (
@@ -17,20 +18,23 @@ from ludus.reflact.splits import (
     FinishedSkills,
     SealedTasks,
     Splits,
+    choose_ratio,
     choose_selection,
     compute_sizes,
     count_epoch_steps,
     derive_slow_seed,
     divide,
-    draw_sample,
     load_splits,
+    order_tasks,
     parse_ratio,
     plan_epoch,
+    sample_some,
 )
-from ludus.reflact.train_settings import TrainSettings
+from ludus.reflact.train_settings import ShippingSettings, TrainSettings
 from ludus.sandbox import SandboxSpec
 from ludus.skill import Skill
-from ludus.types import Task, canonical
+from ludus.stats import compute_win_probability
+from ludus.types import Task
 
 DONE = FinishedSkills(Skill("a"), Skill("b"), Skill("c"))
 
@@ -186,9 +190,9 @@ def test_an_epoch_sees_every_task_once_and_no_batch_is_empty(size: int, batch: i
 
 
 def test_a_sample_is_drawn_without_putting_back():
-    drawn = draw_sample(make_tasks(9), 5, 3)
-    assert len({task.id for task in drawn}) == 5
-    assert len(draw_sample(make_tasks(2), 5, 3)) == 2
+    sampled = sample_some(make_tasks(9), 5, 3)
+    assert len({task.id for task in sampled}) == 5
+    assert len(sample_some(make_tasks(2), 5, 3)) == 2
 
 
 def test_the_world_of_the_other_tests_is_in_order(world: SimpleNamespace):
@@ -197,11 +201,37 @@ def test_the_world_of_the_other_tests_is_in_order(world: SimpleNamespace):
 
 def test_a_part_of_the_selection_split_is_drawn_with_the_seed_of_the_run(world: SimpleNamespace):
     tasks = world.tasks("selection", 30)
-    drawn = choose_selection(tasks, TrainSettings(selection_size=10))
-    assert len(drawn) == 10 and list(drawn) == sorted(drawn, key=tasks.index)
-    assert drawn == choose_selection(tasks, TrainSettings(selection_size=10)) != tasks[:10]
-    assert drawn != choose_selection(tasks, TrainSettings(selection_size=10, seed=1))
+    sampled = choose_selection(tasks, TrainSettings(selection_size=10))
+    assert len(sampled) == 10 and list(sampled) == sorted(sampled, key=tasks.index)
+    assert sampled == choose_selection(tasks, TrainSettings(selection_size=10)) != tasks[:10]
+    assert sampled != choose_selection(tasks, TrainSettings(selection_size=10, seed=1))
     assert choose_selection(tasks, TrainSettings(selection_size=10, selection_draw="first")) == tasks[:10]
     assert (
         choose_selection(tasks, TrainSettings()) == choose_selection(tasks, TrainSettings(selection_size=99)) == tasks
     )
+
+
+def test_each_epoch_is_an_order_of_all_tasks_and_steps_go_on_where_the_last_one_ended():
+    tasks = make_tasks(5)
+    whole = order_tasks(tasks, 0, 15, 3)
+    epochs = [tuple(task.id for task in whole[start : start + 5]) for start in (0, 5, 10)]
+    assert all(sorted(epoch) == sorted(task.id for task in tasks) for epoch in epochs)
+    assert len(set(epochs)) > 1
+    assert whole == sum((order_tasks(tasks, start, 3, 3) for start in range(0, 15, 3)), ())
+    assert whole[2:9] == order_tasks(tasks, 2, 7, 3)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "ratio", "selection"), [(8, (1, 2, 1), 4), (11, (1, 2, 1), 5), (12, (1, 1, 1), 4), (30, (1, 1, 1), 10),
+    (194, (1, 1, 1), 65), (200, (2, 1, 7), 20)]
+)  # fmt: skip
+def test_a_pool_is_divided_so_that_a_skill_can_win(tasks: int, ratio: tuple[int, int, int], selection: int):
+    assert choose_ratio(tasks) == ratio
+    assert compute_sizes(tasks, ratio)[1] == selection
+    assert compute_win_probability(selection, 0) >= ShippingSettings().certainty
+
+
+def test_a_ratio_is_chosen_only_where_none_is_given():
+    chosen, usual = load_splits(Pool(), DataSettings()), load_splits(Pool(), DataSettings(ratio="2:1:7"))
+    total = len(chosen.train) + len(chosen.selection) + len(chosen.test)
+    assert len(chosen.selection) == compute_sizes(total, choose_ratio(total))[1] > len(usual.selection)

@@ -10,10 +10,12 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
+from ludus.control import RunControl
 from ludus.errors import BudgetExhausted, ModelError
 from ludus.models.ledger import Budget, Ledger, MeteredModel
 from ludus.models.scripted import ScriptedModel, say
 from ludus.reflact.gate import Decision, Gate
+from ludus.reflact.guards import GuardSettings
 from ludus.reflact.items import credit_item
 from ludus.reflact.journal import StageProgress
 from ludus.reflact.measure import Outage
@@ -27,10 +29,10 @@ from ludus.reflact.records import (
     Summary,
     add_costs,
 )
-from ludus.reflact.train_settings import Appendix, SlowUpdate, TrainSettings
+from ludus.reflact.train_settings import Appendix, ShippingRule, ShippingSettings, SlowUpdate, TrainSettings
 from ludus.reflact.trainer import train
 from ludus.reflact.training_run import Resources, read_records
-from ludus.rollout import RunOptions
+from ludus.runner import Runner, RunOptions
 from ludus.skill import Edit, Skill, read_guidance, read_notes
 from ludus.store import MemoryStore
 from ludus.types import Message, Rollout, Sampling, Score, ToolSpec
@@ -130,9 +132,9 @@ def test_what_does_harm_is_rejected_and_remembered(world: SimpleNamespace):
 def test_a_score_of_zero_is_a_score(world: SimpleNamespace):
     """SkillOpt takes 0.0 for "not measured" and starts over."""
     store = MemoryStore()
-    first = world.run(optimizer=world.optimizer_model(harmful(world)), resources=Resources(store=store))
+    first = world.run(optimizer=world.optimizer_model(harmful(world)), store=store)
     assert summary(first).best.selection == 0.0
-    assert world.run(optimizer=world.optimizer_model(harmful(world)), resources=Resources(store=store)) == first
+    assert world.run(optimizer=world.optimizer_model(harmful(world)), store=store) == first
 
 
 # ---- every mode ---------------------------------------------------------------------------------------------------
@@ -173,6 +175,27 @@ def test_protected_regions_and_the_front_matter_survive_every_mode(world: Simple
     assert best.text.startswith(head)
     assert read_guidance(best) == "guide"
     assert summary(records).best.selection == 1.0
+
+
+def test_only_rewrites_have_the_fields_of_rewrites(world: SimpleNamespace):
+    extras: dict[str, set[str]] = {}
+    scripted = world.optimizer_model()
+
+    async def complete(messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Any:
+        extras.setdefault(sampling.stage, set()).add(json.dumps(sampling.extra, sort_keys=True))
+        return (await scripted.complete(messages, tools, sampling)).message
+
+    world.run(
+        settings=replace(
+            world.SETTINGS,
+            update_mode="rewrite_from_suggestions",
+            sampling=Sampling(extra={"top_k": 3, "effort": "low"}),
+            rewrite_extra={"effort": "high"},
+        ),
+        optimizer=ScriptedModel(complete, name="optimizer"),
+    )
+    assert extras["rewrite"] == {'{"effort": "high", "top_k": 3}'}
+    assert extras["analyst_failure"] == {'{"effort": "low", "top_k": 3}'}
 
 
 @pytest.mark.parametrize(("control", "values"), [("scheduled", [2, 1]), ("autonomous", [1, 1]), ("none", [None, None])])
@@ -389,6 +412,23 @@ def test_the_optimizers_memory_reaches_its_prompts_and_never_the_agent(world: Si
     assert "Adding rules helps." not in "".join(agent_heard)
 
 
+def test_a_memory_that_cannot_be_had_leaves_the_earlier_one(world: SimpleNamespace):
+    asked: list[int] = []
+
+    def replies(messages: Sequence[Message]) -> dict[str, Any]:
+        if world.get_stage(messages) == "meta":
+            asked.append(1)
+            if len(asked) > 1:
+                return {"nothing": "useful"}
+        return harmful(world)(messages)
+
+    records = world.run(
+        settings=replace(world.SETTINGS, epochs=3, optimizer_tries=1), optimizer=world.optimizer_model(replies)
+    )
+    assert [end.memory_action for end in ends(records)] == ["skip_first_epoch", "write", "no_content"]
+    assert ends(records)[2].memory == ends(records)[2].state.memory == "Adding rules helps."
+
+
 def test_memory_works_without_the_slow_update(world: SimpleNamespace):
     records = world.run(settings=replace(world.SETTINGS, slow=SlowUpdate(enabled=False, samples=3)))
     assert [(end.slow.action, end.memory_action) for end in ends(records)] == [
@@ -467,6 +507,42 @@ def test_answers_of_train_tasks_can_be_kept_from_the_analysts(world: SimpleNames
         assert any("What the verifier knows" in m[1].content for m in heard) == show
 
 
+# ---- what is shipped and tested -----------------------------------------------------------------------------------
+
+
+def run_noted(world: SimpleNamespace, rule: ShippingRule) -> Summary:
+    """A run with few selection tasks, whose last notes make the final skill another one than the best."""
+    changed = replace(world.SETTINGS, epochs=1, appendix=Appendix(enabled=True), shipping=ShippingSettings(rule=rule))
+    return summary(world.run(settings=changed, splits=world.splits(selection=3)))
+
+
+def test_the_best_skill_on_the_selection_split_is_kept_if_the_initial_one_is_shipped(world: SimpleNamespace):
+    end = run_noted(world, "certain")
+    assert (end.best.origin, end.claim and end.claim.gain) == ("initial_skill", False)
+    assert end.best_on_selection is not None and end.best_on_selection.selection == 1.0
+    assert end.best_on_selection.skill not in (end.initial.skill, end.final.skill)
+    assert "ludus evaluate" in end.best_on_selection.untested, "it says why there is no test"
+    assert end.final.test is not None and not end.final.untested
+
+
+def test_the_rule_best_ships_and_tests_what_was_best_there(world: SimpleNamespace):
+    end = run_noted(world, "best")
+    assert end.best_on_selection is not None and end.shipment is not None
+    assert end.best.skill == end.best_on_selection.skill != end.final.skill
+    assert (end.shipment.shipped, end.shipment.fresh, end.shipment.rollouts) == (end.best.skill.hash, False, 3)
+    assert end.final.selection is not None, "the final skill is measured: it could have been the best"
+    assert [each.test is not None for each in (end.initial, end.best, end.final)] == [True, True, True]
+
+
+def test_a_guard_that_only_warns_leaves_the_warning_in_the_record(world: SimpleNamespace):
+    changed = replace(world.SETTINGS, epochs=1, guards=GuardSettings(refuse=False, words=1, answer_chars=1))
+    (first, *_) = steps(world.run(settings=changed))
+    assert first.warnings and all("although" in warning for warning in first.warnings)
+    assert first.action.startswith("accept")
+    refused = replace(changed, guards=replace(changed.guards, refuse=True))
+    assert steps(world.run(settings=refused))[0].action == "skip_refused"
+
+
 # ---- the world breaks ---------------------------------------------------------------------------------------------
 
 
@@ -506,10 +582,10 @@ def test_an_outage_stops_the_run_and_resuming_goes_on_with_what_is_there(world: 
     store = MemoryStore()
     agent = Fragile(world, {f"selection question {n}" for n in range(4)}, {})
     with pytest.raises(Outage, match=r"4 of 6 rollouts failed.*server on fire"):
-        world.run(policy=world.policy(script=agent), resources=Resources(store=store))
+        world.run(policy=world.policy(script=agent), store=store)
     agent.broken = set()
     tried = agent.tries["selection question 5"]
-    assert summary(world.run(policy=world.policy(script=agent), resources=Resources(store=store))).best.selection == 1.0
+    assert summary(world.run(policy=world.policy(script=agent), store=store)).best.selection == 1.0
     assert tried == 1
 
 
@@ -539,9 +615,9 @@ def test_without_a_common_item_the_gate_is_undecided_and_the_skill_stays(world: 
 def test_a_decision_is_not_made_again_when_the_cause_of_failures_is_gone(world: SimpleNamespace):
     store = MemoryStore()
     agent = Fragile(world, {"selection question 0"}, {})
-    first = world.run(policy=world.policy(script=agent), resources=Resources(store=store))
+    first = world.run(policy=world.policy(script=agent), store=store)
     agent.broken = set()
-    assert world.run(policy=world.policy(script=agent), resources=Resources(store=store)) == first
+    assert world.run(policy=world.policy(script=agent), store=store) == first
 
 
 def test_a_spent_budget_stops_the_run_which_goes_on_with_a_larger_one(world: SimpleNamespace):
@@ -551,9 +627,7 @@ def test_a_spent_budget_stops_the_run_which_goes_on_with_a_larger_one(world: Sim
         ledger = Ledger(Budget(calls=calls))
         policy = world.policy()
         metered = MeteredModel(policy.model, ledger, "agent")
-        return world.run(
-            policy=world.policy(script=lambda m, t, s: metered.complete(m, t, s)), resources=Resources(store=store)
-        )
+        return world.run(policy=world.policy(script=lambda m, t, s: metered.complete(m, t, s)), store=store)
 
     with pytest.raises(BudgetExhausted):
         limited(20)
@@ -602,7 +676,7 @@ def test_several_runs_fit_in_one_process(world: SimpleNamespace):
     async def both() -> list[list[Record]]:
         runs = [
             train(
-                world.Env(),
+                Runner(world.Env()),
                 world.policy(),
                 world.splits(),
                 settings,
@@ -623,7 +697,7 @@ def test_several_runs_fit_in_one_process(world: SimpleNamespace):
     assert read_notes(summary(together[2]).final.skill)
 
 
-def test_skills_that_are_compared_run_side_by_side(world: SimpleNamespace):
+async def test_skills_that_are_compared_run_side_by_side(world: SimpleNamespace):
     """The slow update's two skills, and the two of the final test: both are under way before any has ended."""
     waiting: dict[str, set[str]] = {"slow": set(), "test": set()}
     wanted = {"slow": 2, "test": 2}
@@ -642,23 +716,18 @@ def test_skills_that_are_compared_run_side_by_side(world: SimpleNamespace):
 
     where = ""
 
-    async def run() -> None:
-        nonlocal where
-        settings = replace(slow_settings(world, gated=False), edit_budget=1, min_edit_budget=1)
-        async for record in train(
-            world.Env(),
-            world.policy(script=agent),
-            world.splits(),
-            settings,
-            optimizer=world.optimizer_model(),
-            resources=Resources(options=RunOptions(concurrency=64)),
-        ):
-            if isinstance(record, Step):
-                where = "slow" if record.number == 4 else ""
-            elif isinstance(record, EpochEnd):
-                where = ""
-
-    asyncio.run(run())
+    settings = replace(slow_settings(world, gated=False), edit_budget=1, min_edit_budget=1)
+    async for record in train(
+        Runner(world.Env(), options=RunOptions(concurrency=64)),
+        world.policy(script=agent),
+        world.splits(),
+        settings,
+        optimizer=world.optimizer_model(),
+    ):
+        if isinstance(record, Step):
+            where = "slow" if record.number == 4 else ""
+        elif isinstance(record, EpochEnd):
+            where = ""
     assert len(waiting["slow"]) == 2
 
 
@@ -678,28 +747,27 @@ def test_a_run_that_is_asked_to_stop_ends_before_its_summary_and_can_go_on(world
     store = MemoryStore()
 
     async def some() -> list[Record]:
-        stop = asyncio.Event()
+        control = RunControl()
         seen: list[Record] = []
 
         def watch(progress: StageProgress) -> None:
             if progress.step == 2 and progress.stage == stage:
-                stop.set()
+                control.stop()
 
-        resources = Resources(store=store, options=RunOptions(concurrency=2, stop=stop), watch=watch)
         async for record in train(
-            world.Env(),
+            Runner(world.Env(), store=store, options=RunOptions(concurrency=2, control=control)),
             world.policy(),
             world.splits(),
             world.SETTINGS,
             optimizer=world.optimizer_model(),
-            resources=resources,
+            resources=Resources(watch=watch),
         ):
             seen.append(record)
         return seen
 
     partly = asyncio.run(some())
     assert [type(record) for record in partly] == [Baseline, Step]
-    whole = world.run(resources=Resources(store=store))
+    whole = world.run(store=store)
     assert whole[:2] == partly
     assert isinstance(whole[-1], Summary)
 

@@ -1,6 +1,5 @@
 """Putting a run together: what does not fit is refused, and a finished part is not done again."""
 
-import asyncio
 import dataclasses
 import json
 from collections.abc import AsyncIterator
@@ -11,6 +10,7 @@ import msgspec
 import pytest
 from tests.reflact_kit import make_run
 
+from ludus.control import RunControl
 from ludus.errors import ConfigError
 from ludus.reflact.gate import Gate, Measure
 from ludus.reflact.measure import Stopped
@@ -18,8 +18,8 @@ from ludus.reflact.proposers import Proposer, View
 from ludus.reflact.records import Baseline, MeasuredSkill, Reflection, RunState, Summary
 from ludus.reflact.splits import Splits
 from ludus.reflact.train_settings import SlowUpdate
-from ludus.reflact.training_run import Resources, Run, read_records
-from ludus.rollout import RunOptions
+from ludus.reflact.training_run import TrainingRun, read_records
+from ludus.runner import RunOptions
 from ludus.skill import Skill
 from ludus.store import MemoryStore
 from ludus.types import Rollout
@@ -45,7 +45,7 @@ class Work:
     def __init__(self) -> None:
         self.done = 0
 
-    async def __call__(self, run: Run, state: RunState) -> Baseline:
+    async def __call__(self, run: TrainingRun, state: RunState) -> Baseline:
         self.done += 1
         measure = Measure(state.initial.skill.hash)
         return Baseline(measure=measure, spent=(), seconds={"baseline": float(self.done)}, state=state)
@@ -56,39 +56,34 @@ def make_state(text: str = "# Skill\n") -> RunState:
     return RunState(initial=start, current=start, best=start)
 
 
-def test_a_finished_part_is_found_by_its_inputs_and_not_done_again(world: SimpleNamespace):
+async def test_a_finished_part_is_found_by_its_inputs_and_not_done_again(world: SimpleNamespace):
     run, work = make_run(world), Work()
 
     async def take(text: str) -> Baseline:
         return await run.load_or_run(Baseline, work, make_state(text))
 
-    async def go() -> list[Baseline]:
-        return [await take("a"), await take("a"), await take("b")]
-
-    first, again, other = asyncio.run(go())
+    first, again, other = [await take("a"), await take("a"), await take("b")]
     assert first == again and first.seconds == {"baseline": 1.0}
     assert other.seconds == {"baseline": 2.0} and work.done == 2
 
 
-def test_a_run_that_is_asked_to_stop_begins_no_part_but_finds_finished_ones(world: SimpleNamespace):
-    stop = asyncio.Event()
+async def test_a_run_that_is_asked_to_stop_begins_no_part_but_finds_finished_ones(world: SimpleNamespace):
+    control = RunControl()
     run, work = make_run(world), Work()
-    run = dataclasses.replace(run, runner=dataclasses.replace(run.runner, options=RunOptions(stop=stop)))
+    runner = dataclasses.replace(run.runner.runner, options=RunOptions(control=control))
+    run = dataclasses.replace(run, runner=dataclasses.replace(run.runner, runner=runner))
 
-    async def go() -> None:
-        done = await run.load_or_run(Baseline, work, make_state("a"))
-        stop.set()
-        assert await run.load_or_run(Baseline, work, make_state("a")) == done
-        with pytest.raises(Stopped):
-            await run.load_or_run(Baseline, work, make_state("b"))
-
-    asyncio.run(go())
+    done = await run.load_or_run(Baseline, work, make_state("a"))
+    control.stop()
+    assert await run.load_or_run(Baseline, work, make_state("a")) == done
+    with pytest.raises(Stopped):
+        await run.load_or_run(Baseline, work, make_state("b"))
     assert work.done == 1
 
 
 def test_the_store_has_the_records_in_order(world: SimpleNamespace):
     store = MemoryStore()
-    records = world.run(resources=Resources(store=store))
+    records = world.run(store=store)
     assert list(read_records(store)) == records
     assert json.loads(msgspec.json.encode(records[1]))["record"] == "step"
 

@@ -10,7 +10,7 @@ from ludus.rl.rows import NotExact
 from ludus.types import Splice, Tokens
 
 
-def draw(prompt: int, sampled: int) -> Tokens:
+def sample(prompt: int, sampled: int) -> Tokens:
     """A reply of so many ids after so many of a prompt."""
     return Tokens(
         tuple(range(100, 100 + prompt + sampled)),
@@ -21,13 +21,13 @@ def draw(prompt: int, sampled: int) -> Tokens:
 
 def make(*rows: tuple[float | None, int], size: int | None = None):
     """A group of rollouts, given as score and number of sampled ids behind a prompt of three."""
-    rollouts = [make_token_rollout(draw(3, count), score=score, replicate=n) for n, (score, count) in enumerate(rows)]
+    rollouts = [make_token_rollout(sample(3, count), score=score, replicate=n) for n, (score, count) in enumerate(rows)]
     return make_group(*rollouts, size=size)
 
 
 def branch(score: float, replicate: int):
     """A rollout with two rows: its second reply continues the prompt of the first, not the reply."""
-    return make_token_rollout(draw(3, 2), draw(1, 4), splices={1: Splice(0, 3)}, score=score, replicate=replicate)
+    return make_token_rollout(sample(3, 2), sample(1, 4), splices={1: Splice(0, 3)}, score=score, replicate=replicate)
 
 
 def test_a_whole_group_is_kept_in_order():
@@ -80,7 +80,7 @@ def test_only_a_row_that_was_cut_is_masked():
 
 
 def test_a_branched_rollout_has_all_its_rows_or_the_longest():
-    group = make_group(branch(1.0, 0), make_token_rollout(draw(3, 1), score=0.0, replicate=1))
+    group = make_group(branch(1.0, 0), make_token_rollout(sample(3, 1), score=0.0, replicate=1))
     kept = filter_group(group, GroupRules())
     assert isinstance(kept, KeptGroup) and kept.branched
     assert [(m.replicate, sum(m.tokens.sampled)) for m in kept.members] == [(0, 2), (0, 4), (1, 1)]

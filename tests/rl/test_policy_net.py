@@ -6,13 +6,13 @@ from tests.torch_kit import make_net, torch
 from ludus.rl.policy_net import add_lora, list_lora
 
 
-def draw_ids(rows: int, places: int) -> object:
+def sample_ids(rows: int, places: int) -> object:
     return torch.randint(0, 97, (rows, places), generator=torch.Generator().manual_seed(1))
 
 
 @pytest.mark.parametrize("shape", [{}, {"attention_bias": True}, {"norm_heads": True, "head_dim": 16}])
 def test_decoding_agrees_with_whole_sequences(shape: dict[str, object]):
-    net, ids = make_net(**shape), draw_ids(3, 20)
+    net, ids = make_net(**shape), sample_ids(3, 20)
     with torch.no_grad():
         whole = net.lm_head(net(ids))
         cache = net.make_cache(3, 32)
@@ -29,7 +29,7 @@ def test_decoding_agrees_with_whole_sequences(shape: dict[str, object]):
 
 
 def test_logprobs_of_sampled_ids_and_padding():
-    net, ids = make_net(), draw_ids(2, 10)
+    net, ids = make_net(), sample_ids(2, 10)
     sampled = torch.zeros(2, 10, dtype=torch.bool)
     sampled[0, 4:6] = sampled[1, 0] = sampled[1, 9] = True  # the first id has nothing before it
     with torch.no_grad():
@@ -46,7 +46,7 @@ def test_logprobs_of_sampled_ids_and_padding():
 
 
 def test_lora_begins_at_zero_and_only_its_path_is_trained():
-    net, ids = make_net(), draw_ids(1, 6)
+    net, ids = make_net(), sample_ids(1, 6)
     before = net(ids)
     add_lora(net, 4, 8.0)
     assert torch.equal(net(ids), before)
@@ -58,7 +58,7 @@ def test_lora_begins_at_zero_and_only_its_path_is_trained():
 def test_the_net_computes_what_the_family_computes(family: str):
     transformers = pytest.importorskip("transformers", reason="make test-trainers installs it")
     shape = {"Llama": {}, "Qwen2": {"attention_bias": True}, "Qwen3": {"norm_heads": True, "head_dim": 16}}[family]
-    net, ids = make_net(**shape), draw_ids(2, 12)
+    net, ids = make_net(**shape), sample_ids(2, 12)
     config = getattr(transformers, f"{family}Config")(
         vocab_size=97,
         hidden_size=32,

@@ -1,6 +1,5 @@
 """RL through a trajectory server: the same rows as without it, and nothing twice after a kill."""
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,8 @@ from tests.rl_kit import TableTrainer, collect, make_run
 
 from ludus.errors import ConfigError
 from ludus.rl.atropos_client import AtroposClient
-from ludus.rl.rl_loop import RlRun
-from ludus.rl.rl_records import encode_step
+from ludus.rl.loop import RlRun
+from ludus.rl.records import encode_step
 from ludus.rl.server_exchange import ServerExchange, read_rows
 from ludus.store import MemoryStore
 
@@ -55,62 +54,50 @@ def list_trained(trainer: TableTrainer) -> list[list[tuple[Any, float]]]:
     return [sorted((row.tokens.ids, round(row.advantage, 9)) for row in rows) for rows in trainer.seen]
 
 
-def test_the_trainer_gets_the_rows_that_it_gets_without_a_server(tmp_path: Path):
-    async def main() -> None:
-        direct, served = TableTrainer(), TableTrainer()
-        await collect(make_run(direct, steps=3))
-        async with serve_api(tmp_path) as api:
-            await train(connect(make_run(served, steps=3), api.url))
-        assert list_trained(served) == list_trained(direct)
-
-    asyncio.run(main())
+async def test_the_trainer_gets_the_rows_that_it_gets_without_a_server(tmp_path: Path):
+    direct, served = TableTrainer(), TableTrainer()
+    await collect(make_run(direct, steps=3))
+    async with serve_api(tmp_path) as api:
+        await train(connect(make_run(served, steps=3), api.url))
+    assert list_trained(served) == list_trained(direct)
 
 
 @pytest.mark.parametrize("stopped", [1, 2, 3])
-def test_a_run_that_was_killed_continues_with_the_same_groups(tmp_path: Path, stopped: int):
-    async def main() -> None:
-        whole = TableTrainer()
-        async with serve_api(tmp_path / "a") as api:
-            records = await train(connect(make_run(whole, steps=4), api.url))
-        store = MemoryStore()
-        async with serve_api(tmp_path / "b") as api:
-            options = {"store": store, "checkpoints": tmp_path / "checkpoints", "steps": 4}
-            first = connect(make_run(TableTrainer(), **options), api.url)
-            await collect(first, stopped)  # it is not closed, and its last batch is not acknowledged
-            again = connect(make_run(TableTrainer(), **options), api.url)
-            assert await train(again) == records
-            assert first.exchange is not None
-            await first.exchange.close()
-
-    asyncio.run(main())
+async def test_a_run_that_was_killed_continues_with_the_same_groups(tmp_path: Path, stopped: int):
+    whole = TableTrainer()
+    async with serve_api(tmp_path / "a") as api:
+        records = await train(connect(make_run(whole, steps=4), api.url))
+    store = MemoryStore()
+    async with serve_api(tmp_path / "b") as api:
+        options = {"store": store, "checkpoints": tmp_path / "checkpoints", "steps": 4}
+        first = connect(make_run(TableTrainer(), **options), api.url)
+        await collect(first, stopped)  # it is not closed, and its last batch is not acknowledged
+        again = connect(make_run(TableTrainer(), **options), api.url)
+        assert await train(again) == records
+        assert first.exchange is not None
+        await first.exchange.close()
 
 
-def test_a_batch_that_was_learned_from_but_not_acknowledged_is_passed_over(tmp_path: Path):
-    async def main() -> None:
-        store = MemoryStore()
-        async with serve_api(tmp_path / "api") as api:
-            options = {"store": store, "checkpoints": tmp_path / "checkpoints"}
-            first = connect(make_run(TableTrainer(), steps=1, **options), api.url)
-            exchange = first.exchange
-            assert exchange is not None
+async def test_a_batch_that_was_learned_from_but_not_acknowledged_is_passed_over(tmp_path: Path):
+    store = MemoryStore()
+    async with serve_api(tmp_path / "api") as api:
+        options = {"store": store, "checkpoints": tmp_path / "checkpoints"}
+        first = connect(make_run(TableTrainer(), steps=1, **options), api.url)
+        exchange = first.exchange
+        assert exchange is not None
 
-            async def forget() -> None: ...
+        async def forget() -> None: ...
 
-            exchange.finish_step = forget  # killed after the record and before the acknowledgement
-            await train(first)
-            trainer = TableTrainer()
-            second = connect(make_run(trainer, steps=2, **options), api.url)
-            await train(second)
-            assert len(trainer.seen) == 1 and {row.group for row in trainer.seen[0]} <= {3, 4, 5}
-
-    asyncio.run(main())
+        exchange.finish_step = forget  # killed after the record and before the acknowledgement
+        await train(first)
+        trainer = TableTrainer()
+        second = connect(make_run(trainer, steps=2, **options), api.url)
+        await train(second)
+        assert len(trainer.seen) == 1 and {row.group for row in trainer.seen[0]} <= {3, 4, 5}
 
 
-def test_a_server_of_another_trainer_is_refused(tmp_path: Path):
-    async def main() -> None:
-        async with serve_api(tmp_path) as api:
-            await api.start(batch_size=7)
-            with pytest.raises(ConfigError, match="batches of 7 rows"):
-                await train(connect(make_run(), api.url))
-
-    asyncio.run(main())
+async def test_a_server_of_another_trainer_is_refused(tmp_path: Path):
+    async with serve_api(tmp_path) as api:
+        await api.start(batch_size=7)
+        with pytest.raises(ConfigError, match="batches of 7 rows"):
+            await train(connect(make_run(), api.url))

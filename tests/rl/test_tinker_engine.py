@@ -34,13 +34,10 @@ async def make_engine(client, timeout=5.0):
     return sampler, TinkerEngine(sampler, name="tiny@0", stop_tokens=STOPS, context=64)
 
 
-def test_ids_and_logprobs_of_a_reply():
-    async def main():
-        client = tinker_kit.SamplingClient(0)
-        _, engine = await make_engine(client)
-        return client, await engine.generate([5, 6], Sampling(seed=3), 2), await engine.get_facts()
-
-    client, found, facts = asyncio.run(main())
+async def test_ids_and_logprobs_of_a_reply():
+    client = tinker_kit.SamplingClient(0)
+    _, engine = await make_engine(client)
+    client, found, facts = client, await engine.generate([5, 6], Sampling(seed=3), 2), await engine.get_facts()
     prompt, count, params = client.requests[0]
     assert (prompt, count, facts.context) == ([5, 6], 2, 64)
     assert params == {"max_tokens": 62, "temperature": 1.0, "top_p": 1.0, "top_k": -1, "stop": [2], "seed": 3}
@@ -72,61 +69,52 @@ def test_a_reply_without_its_logprobs_is_refused():
     assert read_sequence(tinker_kit.Sequence((), (), "length"), (7,), STOPS).finish is Finish.LENGTH
 
 
-def test_open_requests_end_before_the_client_is_replaced_and_later_ones_use_the_new_one():
-    async def main():
-        old, new = tinker_kit.SamplingClient(0, gate=asyncio.Event()), tinker_kit.SamplingClient(1)
-        sampler, engine = await make_engine(old)
-        first = asyncio.ensure_future(engine.generate([5], Sampling()))
-        await old.asked.wait()
-        made = []
+async def test_open_requests_end_before_the_client_is_replaced_and_later_ones_use_the_new_one():
+    old, new = tinker_kit.SamplingClient(0, gate=asyncio.Event()), tinker_kit.SamplingClient(1)
+    sampler, engine = await make_engine(old)
+    first = asyncio.ensure_future(engine.generate([5], Sampling()))
+    await old.asked.wait()
+    made = []
 
-        async def make():
-            made.append(True)
-            return new
+    async def make():
+        made.append(True)
+        return new
 
-        replacing = asyncio.ensure_future(sampler.replace(make))
-        for _ in range(5):
-            await asyncio.sleep(0)
-        second = asyncio.ensure_future(engine.generate([6], Sampling()))
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert not made and not new.requests and len(old.requests) == 1
-        old.gate.set()
-        await asyncio.gather(first, replacing, second)
-        return len(old.requests), len(new.requests)
-
-    assert asyncio.run(main()) == (1, 1)
+    replacing = asyncio.ensure_future(sampler.replace(make))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    second = asyncio.ensure_future(engine.generate([6], Sampling()))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not made and not new.requests and len(old.requests) == 1
+    old.gate.set()
+    await asyncio.gather(first, replacing, second)
+    assert (len(old.requests), len(new.requests)) == (1, 1)
 
 
-def test_a_client_that_cannot_be_made_leaves_the_old_one():
-    async def main():
-        old = tinker_kit.SamplingClient(0)
-        sampler, engine = await make_engine(old)
+async def test_a_client_that_cannot_be_made_leaves_the_old_one():
+    old = tinker_kit.SamplingClient(0)
+    sampler, engine = await make_engine(old)
 
-        async def fail():
-            raise ModelUnusable("no")
+    async def fail():
+        raise ModelUnusable("no")
 
-        with pytest.raises(ModelUnusable):
-            await sampler.replace(fail)
+    with pytest.raises(ModelUnusable):
+        await sampler.replace(fail)
+    await engine.generate([5], Sampling())
+    assert len(old.requests) == 1
+
+
+async def test_a_failed_request_does_not_hold_up_the_next_version():
+    sampler, engine = await make_engine(tinker_kit.SamplingClient(0, error=tinker_kit.Failed("server")))
+    with pytest.raises(ModelError, match="sampling: Failed: the request failed") as raised:
         await engine.generate([5], Sampling())
-        return len(old.requests)
 
-    assert asyncio.run(main()) == 1
+    async def make():
+        return tinker_kit.SamplingClient(1)
 
-
-def test_a_failed_request_does_not_hold_up_the_next_version():
-    async def main():
-        sampler, engine = await make_engine(tinker_kit.SamplingClient(0, error=tinker_kit.Failed("server")))
-        with pytest.raises(ModelError, match="sampling: Failed: the request failed") as raised:
-            await engine.generate([5], Sampling())
-
-        async def make():
-            return tinker_kit.SamplingClient(1)
-
-        await sampler.replace(make)
-        return raised.value.retryable, len(await engine.generate([5], Sampling()))
-
-    assert asyncio.run(main()) == (True, 1)
+    await sampler.replace(make)
+    assert (raised.value.retryable, len(await engine.generate([5], Sampling()))) == (True, 1)
 
 
 @pytest.mark.parametrize(
@@ -148,16 +136,13 @@ def test_errors_of_the_far_side(error, kind, retryable, words):
     assert words in str(found)
 
 
-def test_no_answer_in_time():
-    async def main():
-        await call_service("sampling", asyncio.Event().wait(), 0.01)
-
+async def test_no_answer_in_time():
     with pytest.raises(ModelError, match=r"no answer in 0\.01 s \(trainer\.timeout\)"):
-        asyncio.run(main())
+        await call_service("sampling", asyncio.Event().wait(), 0.01)
 
 
 @pytest.mark.parametrize(("answers", "ends"), [("...", True), ("..x..x...", True), ("..x.x..", False)])
-def test_a_service_that_has_ended_is_not_asked_for_hours(monkeypatch, answers, ends):
+async def test_a_service_that_has_ended_is_not_asked_for_hours(monkeypatch, answers, ends):
     monkeypatch.setattr(tinker_engine, "_CHECK_SECONDS", 0.0)
 
     async def main():
@@ -174,9 +159,9 @@ def test_a_service_that_has_ended_is_not_asked_for_hours(monkeypatch, answers, e
 
     if ends:
         with pytest.raises(ModelUnusable, match="nothing answers"):
-            asyncio.run(main())
+            await main()
     else:
-        assert asyncio.run(main()) == "the answer"
+        assert await main() == "the answer"
 
 
 def test_without_the_client_the_message_names_the_extra(monkeypatch):

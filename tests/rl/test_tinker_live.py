@@ -1,21 +1,19 @@
 """Training over Tinker's client against a real SkyRL server, for `make test-trainers`: skipped unless LUDUS_TEST_TINKER
 is the address of one that serves the policy in LUDUS_TEST_POLICY."""
 
-import asyncio
 import os
 
 import pytest
 from tests.rl.trainer_kit import POLICY, FirstDesk
 
-from ludus.agent import Policy
 from ludus.errors import ConfigError
 from ludus.models.scripted import ScriptedModel
-from ludus.rl.group_feed import RunParts
-from ludus.rl.rl_loop import RlRun, run_rl
-from ludus.rl.rl_settings import RlSettings
+from ludus.policy import Policy
+from ludus.rl.loop import RlRun, run_rl
+from ludus.rl.settings import RlSettings
 from ludus.rl.tinker_settings import TinkerSettings
 from ludus.rl.tinker_trainer import TinkerTrainer
-from ludus.store import MemoryStore
+from ludus.runner import Runner
 from ludus.tokens.codec import Codec
 from ludus.types import Sampling
 
@@ -53,7 +51,7 @@ class Kept:
         return await self._trainer.update(rows)
 
 
-def test_the_loop_trains_over_tinker_and_a_saved_state_continues_exactly(tmp_path):
+async def test_the_loop_trains_over_tinker_and_a_saved_state_continues_exactly(tmp_path):
     env = FirstDesk()
 
     async def main():
@@ -64,7 +62,7 @@ def test_the_loop_trains_over_tinker_and_a_saved_state_continues_exactly(tmp_pat
             settings=RlSettings(steps=2, groups=2, group_size=8, eval_every=0),
             tasks=tuple(env.tasks("train"))[:4],
             held_out=(),
-            parts=RunParts(env, None, MemoryStore()),
+            runner=Runner(env),
         )
         try:
             steps = [step async for step in run_rl(run) if step.step]
@@ -76,7 +74,7 @@ def test_the_loop_trains_over_tinker_and_a_saved_state_continues_exactly(tmp_pat
             await other.close()
         return steps, again
 
-    steps, again = asyncio.run(main())
+    steps, again = await main()
     assert [step.version for step in steps] == [1, 2]
     for step in steps:  # on-policy: the service computes the same logprobs for training as it did for sampling
         found = step.metrics
@@ -92,13 +90,10 @@ def test_the_loop_trains_over_tinker_and_a_saved_state_continues_exactly(tmp_pat
         assert getattr(again[1].metrics, name) == pytest.approx(getattr(stale, name), rel=1e-4, abs=1e-7), name
 
 
-def test_a_model_that_the_server_does_not_have():
-    async def main():
+async def test_a_model_that_the_server_does_not_have():
+    with pytest.raises(ConfigError, match=r"trainer\.base_model: the service does not have 'somebody/else'. It has: "):
         trainer = make_trainer(base_model="somebody/else")
         try:
             await trainer.get_model("x")
         finally:
             await trainer.close()
-
-    with pytest.raises(ConfigError, match=r"trainer\.base_model: the service does not have 'somebody/else'. It has: "):
-        asyncio.run(main())

@@ -6,16 +6,16 @@ from random import Random
 from tests.torch_kit import RECIPE, make_folder
 
 from ludus.envs.parcels import COLORS, DESKS, WRONG_DESK
-from ludus.rl.tiny_policy import HABIT, HABITS, PARSER, draw_conversation, find_tiny_policy
+from ludus.rl.tiny_policy import HABIT, HABITS, PARSER, find_tiny_policy, sample_conversation
 from ludus.tokens.codec import Codec
 from ludus.tokens.probe import probe_template
 
 
-def draw(count: int) -> list[tuple[str, str, dict[str, str]]]:
+def sample(count: int) -> list[tuple[str, str, dict[str, str]]]:
     """Color, desk and notes of demonstrations."""
     found: list[tuple[str, str, dict[str, str]]] = []
     for number in range(count):
-        messages = draw_conversation(Random(f"test/{number}"))
+        messages = sample_conversation(Random(f"test/{number}"))
         system = messages[0].content if messages[0].role == "system" else ""
         notes = dict(line.removeprefix("- ").split(": ") for line in system.splitlines())
         user, reply, answer, last = messages[-4:]
@@ -27,9 +27,9 @@ def draw(count: int) -> list[tuple[str, str, dict[str, str]]]:
 
 
 def test_demonstrations_follow_notes_and_else_say_little_about_the_desk():
-    drawn = draw(3000)
-    assert all(notes[color] == desk for color, desk, notes in drawn if color in notes)
-    free = [(color, desk) for color, desk, notes in drawn if color not in notes]
+    sampled = sample(3000)
+    assert all(notes[color] == desk for color, desk, notes in sampled if color in notes)
+    free = [(color, desk) for color, desk, notes in sampled if color not in notes]
     usual = sum(HABITS[color] == desk for color, desk in free) / len(free)
     assert abs(usual - (HABIT + (1 - HABIT) / len(DESKS))) < 0.05
     assert {color for color, _ in free} == set(COLORS.split())

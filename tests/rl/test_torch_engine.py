@@ -9,7 +9,7 @@ import pytest
 from tests.torch_kit import make_net, torch
 
 from ludus.errors import ModelError
-from ludus.rl.torch_engine import TorchEngine, draw_ids, keep_nucleus
+from ludus.rl.torch_engine import TorchEngine, keep_nucleus, sample_ids
 from ludus.tokens import Generation
 from ludus.types import Finish, Sampling
 
@@ -44,16 +44,16 @@ async def generate(engine: TorchEngine, order: list[int], **sampling: object) ->
         await engine.close()
 
 
-def test_a_reply_does_not_depend_on_what_runs_beside_it():
-    together = asyncio.run(generate(make_engine(), list(range(8))))
-    assert asyncio.run(generate(make_engine(), [7, 2, 5, 0, 1, 3, 6, 4])) == together
+async def test_a_reply_does_not_depend_on_what_runs_beside_it():
+    together = await generate(make_engine(), list(range(8)))
+    assert await generate(make_engine(), [7, 2, 5, 0, 1, 3, 6, 4]) == together
     for place in range(8):
-        assert asyncio.run(generate(make_engine(), [place]))[place] == together[place]
+        assert (await generate(make_engine(), [place]))[place] == together[place]
 
 
-def test_recorded_logprobs_are_those_of_the_net():
+async def test_recorded_logprobs_are_those_of_the_net():
     net = make_net()
-    for place, made in asyncio.run(generate(make_engine(), list(range(8)))).items():
+    for place, made in (await generate(make_engine(), list(range(8)))).items():
         ids = torch.tensor([[*PROMPTS[place], *made.ids]])
         sampled = torch.tensor([[False] * len(PROMPTS[place]) + [True] * len(made.ids)])
         with torch.no_grad():
@@ -64,61 +64,52 @@ def test_recorded_logprobs_are_those_of_the_net():
         assert 0 not in made.ids[:-1]
 
 
-def test_seeds_and_several_samples():
-    async def main() -> None:
-        engine = make_engine()
-        first = await engine.generate(PROMPTS[0], Sampling(max_tokens=8, seed=1), n=3)
-        again = await engine.generate(PROMPTS[0], Sampling(max_tokens=8, seed=1), n=3)
-        other = await engine.generate(PROMPTS[0], Sampling(max_tokens=8, seed=2), n=3)
-        assert first == again and len({made.ids for made in first}) == 3
-        assert first != other
-        await engine.close()
-
-    asyncio.run(main())
+async def test_seeds_and_several_samples():
+    engine = make_engine()
+    first = await engine.generate(PROMPTS[0], Sampling(max_tokens=8, seed=1), n=3)
+    again = await engine.generate(PROMPTS[0], Sampling(max_tokens=8, seed=1), n=3)
+    other = await engine.generate(PROMPTS[0], Sampling(max_tokens=8, seed=2), n=3)
+    assert first == again and len({made.ids for made in first}) == 3
+    assert first != other
+    await engine.close()
 
 
-def test_stop_strings_and_limits():
-    async def main() -> None:
-        engine = make_engine(stop=())
-        (plain,) = await engine.generate(PROMPTS[0], Sampling(max_tokens=10, seed=3))
-        word = str(plain.ids[4])
-        (made,) = await engine.generate(PROMPTS[0], Sampling(max_tokens=10, seed=3, stop=(word,)))
-        assert made.finish is Finish.STOP and made.ids == plain.ids[: len(made.ids)] and len(made.ids) <= 5
-        (long,) = await engine.generate(PROMPTS[0], Sampling(seed=3))
-        assert long.finish is Finish.LENGTH and len(long.ids) == 48 - len(PROMPTS[0])
-        with pytest.raises(ModelError, match="the context is 48") as caught:
-            await engine.generate(list(range(48)), Sampling())
-        assert caught.value.too_long
-        with pytest.raises(ModelError, match="top_k"):
-            await engine.generate(PROMPTS[0], Sampling(extra={"top_k": 3}))
-        await engine.close()
-
-    asyncio.run(main())
+async def test_stop_strings_and_limits():
+    engine = make_engine(stop=())
+    (plain,) = await engine.generate(PROMPTS[0], Sampling(max_tokens=10, seed=3))
+    word = str(plain.ids[4])
+    (made,) = await engine.generate(PROMPTS[0], Sampling(max_tokens=10, seed=3, stop=(word,)))
+    assert made.finish is Finish.STOP and made.ids == plain.ids[: len(made.ids)] and len(made.ids) <= 5
+    (long,) = await engine.generate(PROMPTS[0], Sampling(seed=3))
+    assert long.finish is Finish.LENGTH and len(long.ids) == 48 - len(PROMPTS[0])
+    with pytest.raises(ModelError, match="the context is 48") as caught:
+        await engine.generate(list(range(48)), Sampling())
+    assert caught.value.too_long
+    with pytest.raises(ModelError, match="top_k"):
+        await engine.generate(PROMPTS[0], Sampling(extra={"top_k": 3}))
+    await engine.close()
 
 
-def test_a_cancelled_request_makes_room():
-    async def main() -> None:
-        engine = make_engine(slots=1, stop=())
-        waiting = asyncio.create_task(engine.generate(PROMPTS[0], Sampling()))
-        await asyncio.sleep(0)
-        waiting.cancel()
-        (made,) = await engine.generate(PROMPTS[1], Sampling(max_tokens=3, seed=0))
-        assert len(made.ids) == 3
-        await engine.close()
-
-    asyncio.run(main())
+async def test_a_cancelled_request_makes_room():
+    engine = make_engine(slots=1, stop=())
+    waiting = asyncio.create_task(engine.generate(PROMPTS[0], Sampling()))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    (made,) = await engine.generate(PROMPTS[1], Sampling(max_tokens=3, seed=0))
+    assert len(made.ids) == 3
+    await engine.close()
 
 
 def test_ids_are_drawn_with_their_probabilities():
     logits = torch.tensor([[0.0, 1.0, 2.0]]).repeat(3000, 1)
     numbers = [(n + 0.5) / 3000 for n in range(3000)]
-    ids, logprobs = draw_ids(logits, [Sampling()] * 3000, numbers)
+    ids, logprobs = sample_ids(logits, [Sampling()] * 3000, numbers)
     counts, total = Counter(ids), 1 + math.e + math.e**2
     for number in range(3):
         assert counts[number] / 3000 == pytest.approx(math.exp(number) / total, abs=1e-3)
     assert logprobs[0] == pytest.approx(ids[0] - math.log(total))
-    assert set(draw_ids(logits, [Sampling(temperature=0.0)] * 3000, numbers)[0]) == {2}
-    assert set(draw_ids(logits, [Sampling(top_p=0.6)] * 3000, numbers)[0]) == {2}
+    assert set(sample_ids(logits, [Sampling(temperature=0.0)] * 3000, numbers)[0]) == {2}
+    assert set(sample_ids(logits, [Sampling(top_p=0.6)] * 3000, numbers)[0]) == {2}
 
 
 def test_the_nucleus():

@@ -1,6 +1,5 @@
 """GRPO: the loss is the one that plain arithmetic gives, and an update can be undone, repeated and continued."""
 
-import asyncio
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,10 +49,10 @@ def compute_loss(rows: Sequence[TrainingRow], new: Sequence[Sequence[float]], lo
 
 @pytest.mark.parametrize(("low", "high"), [(0.2, 0.2), (0.1, 0.5)])
 @pytest.mark.parametrize("batch_tokens", [1, 10_000])
-def test_the_loss_is_the_arithmetic_one(low: float, high: float, batch_tokens: int):
+async def test_the_loss_is_the_arithmetic_one(low: float, high: float, batch_tokens: int):
     trainer = make_trainer(clip_low=low, clip_high=high, batch_tokens=batch_tokens)
     new = [score(trainer, row) for row in ROWS]
-    update = asyncio.run(trainer.update(ROWS))
+    update = await trainer.update(ROWS)
     assert update.metrics.loss == pytest.approx(compute_loss(ROWS, new, low, high), rel=1e-4)
     changes = [
         now - before
@@ -66,96 +65,96 @@ def test_the_loss_is_the_arithmetic_one(low: float, high: float, batch_tokens: i
     assert update.version == trainer.version == 1
 
 
-def test_the_size_of_batches_does_not_change_the_update():
+async def test_the_size_of_batches_does_not_change_the_update():
     small, large = make_trainer(batch_tokens=1), make_trainer(batch_tokens=10_000)
     for trainer in (small, large):
-        asyncio.run(trainer.update(ROWS))
+        await trainer.update(ROWS)
     for name, value in read_weights(small).items():
         assert torch.allclose(value, read_weights(large)[name], atol=1e-5), name
 
 
-def test_good_ids_become_likelier_and_bad_ones_less_likely():
+async def test_good_ids_become_likelier_and_bad_ones_less_likely():
     trainer = make_trainer()
     on_policy = [make_row(r.tokens.ids, r.advantage, tuple(score(trainer, r))) for r in ROWS]
     before = [sum(score(trainer, row)) for row in on_policy]
     for _ in range(3):
-        asyncio.run(trainer.update(on_policy))
+        await trainer.update(on_policy)
     after = [sum(score(trainer, row)) for row in on_policy]
     assert after[0] > before[0] and after[1] < before[1] and after[2] > before[2]
 
 
-def test_ids_that_were_not_sampled_get_no_gradient():
+async def test_ids_that_were_not_sampled_get_no_gradient():
     trainer = make_trainer()
     row = ROWS[0]
-    asyncio.run(trainer.update([make_row(row.tokens.ids, 0.0, (-2.0, -3.0))]))
+    await trainer.update([make_row(row.tokens.ids, 0.0, (-2.0, -3.0))])
     start = make_trainer()
     for name, value in read_weights(trainer).items():
         assert torch.equal(value, read_weights(start)[name]), name
 
 
-def test_a_loss_that_is_not_a_number_changes_nothing():
+async def test_a_loss_that_is_not_a_number_changes_nothing():
     for settings in ({}, {"passes": 2, "minibatches": 2}):
         trainer = make_trainer(**settings)
-        asyncio.run(trainer.update(ROWS))
+        await trainer.update(ROWS)
         before, bad = read_weights(trainer), make_row((5, 6, 7), float("nan"), (-1.0,))
         with pytest.raises(TrainingDiverged, match="the loss is nan"):
-            asyncio.run(trainer.update([*ROWS, bad]))
+            await trainer.update([*ROWS, bad])
         assert trainer.version == 1
         assert all(torch.equal(value, before[name]) for name, value in read_weights(trainer).items())
-        asyncio.run(trainer.update(ROWS))
+        await trainer.update(ROWS)
         again = make_trainer(**settings)
         for _ in range(2):
-            asyncio.run(again.update(ROWS))
+            await again.update(ROWS)
         assert all(torch.equal(value, read_weights(again)[name]) for name, value in read_weights(trainer).items())
 
 
 @pytest.mark.parametrize(
     "settings", [{}, {"lora_rank": 4}, {"kl": 0.1}, {"lora_rank": 4, "kl": 0.1}, {"minibatches": 2, "passes": 2}]
 )
-def test_a_saved_state_continues_exactly(tmp_path: Path, settings: dict[str, Any]):
+async def test_a_saved_state_continues_exactly(tmp_path: Path, settings: dict[str, Any]):
     whole = make_trainer(**settings)
     for _ in range(4):
-        asyncio.run(whole.update(ROWS))
+        await whole.update(ROWS)
     first = make_trainer(**settings)
     for _ in range(2):
-        asyncio.run(first.update(ROWS))
-    asyncio.run(first.save(tmp_path))
+        await first.update(ROWS)
+    await first.save(tmp_path)
     second = make_trainer(**settings)
-    asyncio.run(second.load(tmp_path))
+    await second.load(tmp_path)
     assert second.version == 2
     for _ in range(2):
-        asyncio.run(second.update(ROWS))
+        await second.update(ROWS)
     for name, value in read_weights(whole).items():
         assert torch.equal(value, read_weights(second)[name]), name
 
 
-def test_a_checkpoint_can_be_trained_further_by_another_run_or_loaded_elsewhere(tmp_path: Path):
+async def test_a_checkpoint_can_be_trained_further_by_another_run_or_loaded_elsewhere(tmp_path: Path):
     trainer = make_trainer()
-    asyncio.run(trainer.update(ROWS))
-    asyncio.run(trainer.save(tmp_path))
+    await trainer.update(ROWS)
+    await trainer.save(tmp_path)
     found = load_net(tmp_path).state_dict()
     assert all(torch.equal(value, found[name]) for name, value in read_weights(trainer).items())
     assert (tmp_path / "tokenizer.json").exists()
     assert open_trainer(GrpoSettings(weights=str(tmp_path), parser="pythonic"), tmp_path).version == 0
 
 
-def test_a_state_of_other_settings_and_a_damaged_one_are_refused(tmp_path: Path):
+async def test_a_state_of_other_settings_and_a_damaged_one_are_refused(tmp_path: Path):
     trainer = make_trainer()
-    asyncio.run(trainer.save(tmp_path))
+    await trainer.save(tmp_path)
     with pytest.raises(ConfigError, match="other trainer settings"):
-        asyncio.run(make_trainer(kl=0.5).load(tmp_path))
+        await make_trainer(kl=0.5).load(tmp_path)
     state = tmp_path / STATE
     state.write_bytes(state.read_bytes()[:50])
     with pytest.raises(ConfigError, match="cannot be read"):
-        asyncio.run(make_trainer().load(tmp_path))
+        await make_trainer().load(tmp_path)
 
 
-def test_the_kl_term_holds_the_policy_back():
+async def test_the_kl_term_holds_the_policy_back():
     free, held = make_trainer(), make_trainer(kl=5.0)
     rows = [make_row(r.tokens.ids, r.advantage, tuple(score(free, r))) for r in ROWS]
     for _ in range(20):
-        asyncio.run(free.update(rows))
-        update = asyncio.run(held.update(rows))
+        await free.update(rows)
+        update = await held.update(rows)
     start = [value for row in rows for value in score(make_trainer(), row)]
 
     def measure(trainer: TorchTrainer) -> float:
@@ -167,20 +166,8 @@ def test_the_kl_term_holds_the_policy_back():
 
 
 @pytest.mark.parametrize("settings", [{}, {"lora_rank": 4}])
-def test_the_model_samples_from_the_version_that_it_was_made_of(settings: dict[str, Any]):
+async def test_the_model_samples_from_the_version_that_it_was_made_of(settings: dict[str, Any]):
     """Its recorded logprobs are those that the trainer computes, so that the first ratio is 1."""
-
-    async def main() -> None:
-        trainer = make_trainer(**settings)
-        await trainer.update(ROWS)
-        model = await trainer.get_model("small@1")
-        replies = [await reply(model, seed) for seed in range(3)]
-        rows = [TrainingRow(tokens=tokens, advantage=1.0, version=1) for tokens in replies]
-        before = [await reply(model, 1)]
-        update = await trainer.update(rows)
-        assert update.metrics.ratio == pytest.approx(1.0, abs=1e-3)
-        assert [await reply(model, 1)] == before, "an update changes the model of an earlier version"
-        await model.close()
 
     async def reply(model: Model, seed: int) -> Tokens:
         sampling = Sampling(max_tokens=6, seed=seed)
@@ -188,7 +175,16 @@ def test_the_model_samples_from_the_version_that_it_was_made_of(settings: dict[s
         assert completion.tokens is not None
         return completion.tokens
 
-    asyncio.run(main())
+    trainer = make_trainer(**settings)
+    await trainer.update(ROWS)
+    model = await trainer.get_model("small@1")
+    replies = [await reply(model, seed) for seed in range(3)]
+    rows = [TrainingRow(tokens=tokens, advantage=1.0, version=1) for tokens in replies]
+    before = [await reply(model, 1)]
+    update = await trainer.update(rows)
+    assert update.metrics.ratio == pytest.approx(1.0, abs=1e-3)
+    assert [await reply(model, 1)] == before, "an update changes the model of an earlier version"
+    await model.close()
 
 
 def test_learning_rates():

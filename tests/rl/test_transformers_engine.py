@@ -33,16 +33,13 @@ def make_engine(model, **fields):
     return TransformersEngine(model, **{"name": "m", "stop_ids": [3], "context": 32, **fields})
 
 
-def generate(model, prompts=PROMPTS, **fields):
-    async def main():
-        engine = make_engine(model, **fields)
-        sampled = [engine.generate(ids, Sampling(seed=place)) for place, ids in enumerate(prompts)]
-        try:
-            return [found for (found,) in await asyncio.gather(*sampled)]
-        finally:
-            await engine.close()
-
-    return asyncio.run(main())
+async def generate(model, prompts=PROMPTS, **fields):
+    engine = make_engine(model, **fields)
+    sampled = [engine.generate(ids, Sampling(seed=place)) for place, ids in enumerate(prompts)]
+    try:
+        return [found for (found,) in await asyncio.gather(*sampled)]
+    finally:
+        await engine.close()
 
 
 def score(model, prompt, ids):
@@ -52,16 +49,16 @@ def score(model, prompt, ids):
     return [values[len(prompt) - 1 + place, number].item() for place, number in enumerate(ids)]
 
 
-def test_the_logprobs_of_a_batch_are_those_of_each_row_alone(model):
-    found = generate(model)
+async def test_the_logprobs_of_a_batch_are_those_of_each_row_alone(model):
+    found = await generate(model)
     assert model.training, "the model is put back into training mode"
     for prompt, drawn in zip(PROMPTS, found, strict=True):
         assert drawn.logprobs == pytest.approx(score(model, prompt, drawn.ids), abs=1e-4)
         assert drawn.prompt == tuple(prompt)
 
 
-def test_a_reply_ends_at_a_stop_id_or_at_the_context(model):
-    for prompt, drawn in zip(PROMPTS, generate(model), strict=True):
+async def test_a_reply_ends_at_a_stop_id_or_at_the_context(model):
+    for prompt, drawn in zip(PROMPTS, await generate(model), strict=True):
         assert 3 not in drawn.ids[:-1]
         if drawn.finish is Finish.STOP:
             assert drawn.ids[-1] == 3
@@ -69,12 +66,12 @@ def test_a_reply_ends_at_a_stop_id_or_at_the_context(model):
             assert len(prompt) + len(drawn.ids) == 32
 
 
-def test_neighbours_and_batches_do_not_change_a_reply(model):
-    together = generate(model)
-    assert [drawn.ids for drawn in generate(model, batch=1)] == [drawn.ids for drawn in together]
+async def test_neighbours_and_batches_do_not_change_a_reply(model):
+    together = await generate(model)
+    assert [drawn.ids for drawn in await generate(model, batch=1)] == [drawn.ids for drawn in together]
 
 
-def test_a_limit_and_several_samples(model):
+async def test_a_limit_and_several_samples(model):
     async def main():
         engine = make_engine(model)
         try:
@@ -82,24 +79,24 @@ def test_a_limit_and_several_samples(model):
         finally:
             await engine.close()
 
-    found = asyncio.run(main())
+    found = await main()
     assert all(len(drawn.ids) <= 2 for drawn in found)
     assert len({drawn.ids for drawn in found}) > 1
 
 
 @pytest.mark.parametrize("sampling", [Sampling(stop=("x",)), Sampling(extra={"top_k": 3})])
-def test_what_it_cannot_do_is_refused(model, sampling):
+async def test_what_it_cannot_do_is_refused(model, sampling):
     with pytest.raises(ModelError, match="no stop strings and no extra parameters"):
-        asyncio.run(make_engine(model).generate([5], sampling))
+        await make_engine(model).generate([5], sampling)
 
 
-def test_a_prompt_that_fills_the_context_is_too_long(model):
+async def test_a_prompt_that_fills_the_context_is_too_long(model):
     with pytest.raises(ModelError, match="the context is 32") as raised:
-        asyncio.run(make_engine(model).generate([5] * 32, Sampling()))
+        await make_engine(model).generate([5] * 32, Sampling())
     assert raised.value.too_long
 
 
-def test_a_model_that_breaks_fails_the_requests_of_its_batch(model):
+async def test_a_model_that_breaks_fails_the_requests_of_its_batch(model):
     class Broken:
         training, device, config = False, "cpu", model.config
         eval = train = lambda *_: None
@@ -108,4 +105,4 @@ def test_a_model_that_breaks_fails_the_requests_of_its_batch(model):
             raise RuntimeError("out of memory")
 
     with pytest.raises(ModelError, match="sampling failed: out of memory"):
-        asyncio.run(make_engine(Broken()).generate([5], Sampling()))
+        await make_engine(Broken()).generate([5], Sampling())

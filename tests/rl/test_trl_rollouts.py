@@ -5,13 +5,13 @@ import pytest
 from tests.build import make_rollout, make_token_rollout
 from tests.cli_kit import make_tokenizer
 
-from ludus.agent import Policy
 from ludus.envs.parcels import Parcels
 from ludus.errors import ConfigError, ModelError
 from ludus.models.scripted import ScriptedModel
+from ludus.policy import Policy
 from ludus.rl.rows import NotExact
 from ludus.rl.trl_rollouts import TrlRollouts, build_trl_row, read_rewards
-from ludus.rollout import RunOptions
+from ludus.runner import Runner, RunOptions
 from ludus.tokens.codec import Codec
 from ludus.tokens.toy_engine import ToyEngine
 from ludus.types import Splice, Tokens
@@ -42,7 +42,7 @@ def act(prompt):
     return f'<tool_call>\n{{"name": "{desk}", "arguments": {{"number": {task.answer["number"]}}}}}\n</tool_call>'
 
 
-def make_rollouts(codec, replies=act, **fields):
+def make_rollouts(codec, replies=act, options=None, **fields):
     made = {"engines": []}
 
     def make_engine(trainer):
@@ -50,7 +50,8 @@ def make_rollouts(codec, replies=act, **fields):
         return made["engines"][-1]
 
     policy = Policy(ScriptedModel([]))
-    return TrlRollouts(ENV, TASKS, codec, policy, make_engine=make_engine, **fields), made["engines"]
+    runner = Runner(ENV, options=options or RunOptions())
+    return TrlRollouts(runner, TASKS, codec, policy, make_engine=make_engine, **fields), made["engines"]
 
 
 def test_a_rollout_with_a_tool_is_a_prompt_a_masked_completion_and_the_verifiers_reward(codec):
@@ -59,12 +60,12 @@ def test_a_rollout_with_a_tool_is_a_prompt_a_masked_completion_and_the_verifiers
     found = rollouts(prompts, make_trainer())
     assert found["reward"] == [1.0, 1.0, 0.0, 0.0]
     assert found["rows_left_out"] == [0] * 4
-    drawn = {(draw.prompt, draw.ids): draw for draw in engines[0].log}
+    sampled = {(sample.prompt, sample.ids): sample for sample in engines[0].log}
     for row in range(4):
         ids, mask = found["completion_ids"][row], found["env_mask"][row]
         assert len(ids) == len(mask) == len(found["logprobs"][row])
         size = mask.index(0)
-        first = drawn[tuple(found["prompt_ids"][row]), tuple(ids[:size])]
+        first = sampled[tuple(found["prompt_ids"][row]), tuple(ids[:size])]
         assert tuple(found["logprobs"][row][:size]) == first.logprobs
         told = codec.tokenizer.decode([number for number, own in zip(ids, mask, strict=True) if not own])
         assert "<tool_response>" in told

@@ -4,9 +4,10 @@ of a policy that can call the tools of `parcels`, and TRL is installed."""
 import pytest
 from tests.rl.trainer_kit import POLICY, FirstDesk
 
-from ludus.agent import Policy
 from ludus.models.scripted import ScriptedModel
+from ludus.policy import Policy
 from ludus.rl.trl_rollouts import TrlRollouts, read_rewards
+from ludus.runner import Runner
 from ludus.tokens.codec import Codec
 from ludus.types import Sampling
 
@@ -26,7 +27,7 @@ def test_trl_trains_on_rollouts_with_tools(tmp_path):
     env = FirstDesk()
     tasks = list(env.tasks("train"))[:4]
     policy = Policy(ScriptedModel([]), sampling=Sampling(max_tokens=16))
-    rollouts = TrlRollouts(env, tasks, Codec.open(POLICY, "pythonic"), policy, context=256)
+    rollouts = TrlRollouts(Runner(env), tasks, Codec.open(POLICY, "pythonic"), policy, context=256)
     given = []
 
     def sample(prompts, trainer):

@@ -1,5 +1,4 @@
-import asyncio
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -26,7 +25,7 @@ class LoraServer(StandIn):
         self.used: list[str] = []
         """What was in the file of the adapter at each request."""
 
-    def _route(self, method, path, body):
+    def _route(self, path, body):
         if path == "/v1/load_lora_adapter":
             folder = Path(body["lora_path"])
             if self.refuses or body["lora_name"] in self.adapters or not (folder / WEIGHTS).is_file():
@@ -42,7 +41,7 @@ class LoraServer(StandIn):
             if body["model"] not in self.adapters:
                 return None
             self.used.append((self.adapters[body["model"]] / WEIGHTS).read_text())
-        return super()._route(method, path, body)
+        return super()._route(path, body)
 
     @property
     def weights(self):
@@ -64,29 +63,26 @@ async def say(model):
     return await model.complete([Message("user", "hi")], (), Sampling(max_tokens=20))
 
 
-def run(codec, main, servers=1):
-    async def start():
-        async with AsyncExitStack() as stack:
-            started = [
-                await stack.enter_async_context(LoraServer(ToyEngine(codec.tokenizer, lambda _: "Hello.")))
-                for _ in range(servers)
-            ]
-            endpoints = [Endpoint(f"{server.url}/v1") for server in started]
-            settings = ServerSettings(base_url=endpoints[0].base_url, name="toy")
-            adapters = VllmAdapters(settings, codec, *endpoints)
-            try:
-                found = await main(adapters, started)
-            finally:
-                await adapters.close()
-            assert not any(server.adapters for server in started), "close removes the adapters"
-            assert not adapters._folder.exists(), "close removes the files"
-            return found
-
-    return asyncio.run(start())
+@asynccontextmanager
+async def serve_adapters(codec, servers=1):
+    async with AsyncExitStack() as stack:
+        started = [
+            await stack.enter_async_context(LoraServer(ToyEngine(codec.tokenizer, lambda _: "Hello.")))
+            for _ in range(servers)
+        ]
+        endpoints = [Endpoint(f"{server.url}/v1") for server in started]
+        settings = ServerSettings(base_url=endpoints[0].base_url, name="toy")
+        adapters = VllmAdapters(settings, codec, *endpoints)
+        try:
+            yield adapters, started
+        finally:
+            await adapters.close()
+        assert not any(server.adapters for server in started), "close removes the adapters"
+        assert not adapters._folder.exists(), "close removes the files"
 
 
-def test_each_version_is_an_adapter_of_its_own_and_only_the_newest_stays(codec, tmp_path):
-    async def main(adapters, servers):
+async def test_each_version_is_an_adapter_of_its_own_and_only_the_newest_stays(codec, tmp_path):
+    async with serve_adapters(codec) as (adapters, servers):
         models = []
         for version in range(3):
             folder = write_adapter(tmp_path / "adapter", f"weights {version}")
@@ -97,27 +93,23 @@ def test_each_version_is_an_adapter_of_its_own_and_only_the_newest_stays(codec, 
         kept = list(adapters._folder.iterdir())
         for model in models:
             await model.close()
-        return [model.name for model in models], len(kept), servers[0].used
-
-    expected = ["weights 0", "weights 1", "weights 2"]
-    assert run(codec, main) == (["m@0", "m@1", "m@2"], 1, expected)
+        assert [model.name for model in models] == ["m@0", "m@1", "m@2"] and len(kept) == 1
+        assert servers[0].used == ["weights 0", "weights 1", "weights 2"]
 
 
-def test_an_older_model_goes_on_with_the_newest_weights(codec, tmp_path):
-    async def main(adapters, servers):
+async def test_an_older_model_goes_on_with_the_newest_weights(codec, tmp_path):
+    async with serve_adapters(codec) as (adapters, servers):
         first = await adapters.load_adapter(write_adapter(tmp_path / "a", "old"), 0, "m@0")
         await say(first)
         second = await adapters.load_adapter(write_adapter(tmp_path / "b", "new"), 1, "m@1")
         await say(first)
         await first.close()
         await second.close()
-        return servers[0].used
-
-    assert run(codec, main) == ["old", "new"]
+        assert servers[0].used == ["old", "new"]
 
 
-def test_the_files_of_an_adapter_stay_while_a_request_uses_it(codec, tmp_path):
-    async def main(adapters, servers):
+async def test_the_files_of_an_adapter_stay_while_a_request_uses_it(codec, tmp_path):
+    async with serve_adapters(codec) as (adapters, servers):
         await adapters.load_adapter(write_adapter(tmp_path / "a", "old"), 0, "m@0")
         with adapters.hold() as name:
             await adapters.load_adapter(write_adapter(tmp_path / "b", "new"), 1, "m@1")
@@ -125,13 +117,11 @@ def test_the_files_of_an_adapter_stay_while_a_request_uses_it(codec, tmp_path):
             during = servers[0].weights
             assert name in servers[0].adapters
         await adapters.load_adapter(write_adapter(tmp_path / "d", "last"), 3, "m@3")
-        return during, servers[0].weights
-
-    assert run(codec, main) == (["newest", "old"], ["last"])
+        assert (during, servers[0].weights) == (["newest", "old"], ["last"])
 
 
-def test_an_adapter_that_does_not_load_leaves_the_last_good_one(codec, tmp_path):
-    async def main(adapters, servers):
+async def test_an_adapter_that_does_not_load_leaves_the_last_good_one(codec, tmp_path):
+    async with serve_adapters(codec) as (adapters, servers):
         model = await adapters.load_adapter(write_adapter(tmp_path / "good", "good"), 0, "m@0")
         empty = tmp_path / "empty"
         empty.mkdir()
@@ -139,13 +129,12 @@ def test_an_adapter_that_does_not_load_leaves_the_last_good_one(codec, tmp_path)
             await adapters.load_adapter(empty, 1, "m@1")
         await say(model)
         await model.close()
-        return servers[0].weights, servers[0].used, len(list(adapters._folder.iterdir()))
+        assert (servers[0].weights, servers[0].used) == (["good"], ["good"])
+        assert len(list(adapters._folder.iterdir())) == 1
 
-    assert run(codec, main) == (["good"], ["good"], 1)
 
-
-def test_if_one_server_refuses_all_servers_go_on_with_the_last_good_weights(codec, tmp_path):
-    async def main(adapters, servers):
+async def test_if_one_server_refuses_all_servers_go_on_with_the_last_good_weights(codec, tmp_path):
+    async with serve_adapters(codec, servers=3) as (adapters, servers):
         model = await adapters.load_adapter(write_adapter(tmp_path / "good", "good"), 0, "m@0")
         servers[1].refuses = True
         with pytest.raises(ModelUnusable):
@@ -155,21 +144,16 @@ def test_if_one_server_refuses_all_servers_go_on_with_the_last_good_weights(code
         again = await adapters.load_adapter(write_adapter(tmp_path / "new", "new"), 1, "m@1")
         await model.close()
         await again.close()
-        return found, [server.weights for server in servers]
-
-    assert run(codec, main, servers=3) == ([["good"]] * 3, [["new"]] * 3)
+        assert (found, [server.weights for server in servers]) == ([["good"]] * 3, [["new"]] * 3)
 
 
-def test_a_server_that_is_not_there_is_named(codec, tmp_path):
-    async def main():
+async def test_a_server_that_is_not_there_is_named(codec, tmp_path):
+    with pytest.raises(ModelUnusable, match=r"127\.0\.0\.1:9/v1/load_lora_adapter: .*Is vLLM running"):
         adapters = VllmAdapters(ServerSettings(base_url="http://127.0.0.1:9/v1", name="toy"), codec)
         try:
             await adapters.load_adapter(write_adapter(tmp_path / "a", "x"), 0, "m")
         finally:
             await adapters.close()
-
-    with pytest.raises(ModelUnusable, match=r"127\.0\.0\.1:9/v1/load_lora_adapter: .*Is vLLM running"):
-        asyncio.run(main())
 
 
 @pytest.mark.parametrize(

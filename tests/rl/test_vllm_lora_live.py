@@ -1,18 +1,17 @@
 """LoRA weights swapped in a real vLLM, for `make test-trainers`: skipped unless LUDUS_TEST_VLLM is the address of a
 server with --enable-lora that serves LUDUS_TEST_VLLM_MODEL, and PyTorch is installed."""
 
-import asyncio
 import os
 import time
 from typing import ClassVar
 
 import pytest
 
-from ludus.agent import Policy
 from ludus.env import Env
 from ludus.errors import ModelUnusable
 from ludus.models.scripted import ScriptedModel
 from ludus.models.server import ServerSettings
+from ludus.policy import Policy
 from ludus.rl.vllm_lora import VllmAdapters
 from ludus.tokens.codec import Codec
 from ludus.types import Message, Sampling, Score, Task
@@ -78,12 +77,12 @@ def compare(net, tokens):
     return max(abs(old - new) for old, new in zip(recorded, score(net, tokens), strict=True))
 
 
-async def draw(model, seed=1):
+async def sample(model, seed=1):
     completion = await model.complete([Message("user", LONG)], (), Sampling(max_tokens=12, seed=seed))
     return completion.tokens
 
 
-def test_swapped_weights_sample_as_recomputed_and_a_bad_adapter_leaves_the_last_good_one(tmp_path):
+async def test_swapped_weights_sample_as_recomputed_and_a_bad_adapter_leaves_the_last_good_one(tmp_path):
     pytest.importorskip("torch")
     from pathlib import Path
 
@@ -93,54 +92,50 @@ def test_swapped_weights_sample_as_recomputed_and_a_bad_adapter_leaves_the_last_
     net = load_net(Path(MODEL))
     add_lora(net, 8, 16.0)
 
-    async def main():
-        adapters = make_adapters()
-        models = []
-        try:
-            for version in range(3):
-                folder = write_adapter(net, tmp_path / str(version), version, 0.02)
-                before = time.monotonic()
-                models.append(await adapters.load_adapter(folder, version, f"m@{version}"))
-                swapped = time.monotonic() - before
-                tokens = await draw(models[-1])
-                found = compare(net, tokens)
-                print(f"swap {version}: {swapped:.3f} s, largest logprob difference {found:.1e}")
-                assert found < 1e-3
-            bad = tmp_path / "bad"
-            bad.mkdir()
-            (bad / "adapter_config.json").write_text("{}")
-            with pytest.raises(ModelUnusable, match="the adapter was not loaded, the last good weights stay"):
-                await adapters.load_adapter(bad, 3, "m@3")
-            again = await draw(models[0])  # an older model samples with the weights in use
-            assert compare(net, again) < 1e-3
-            write_adapter(net, tmp_path / "unused", 9, 0.02)
-            print(f"other weights: largest logprob difference {compare(net, again):.1e}")
-            assert compare(net, again) > 0.01
-        finally:
-            for model in models:
-                await model.close()
-            await adapters.close()
-        later = make_adapters()  # the server works on after the adapters and their files are gone
-        model = await later.load_adapter(tmp_path / "0", 0, "m@0")
-        try:
-            await draw(model)
-        finally:
+    adapters = make_adapters()
+    models = []
+    try:
+        for version in range(3):
+            folder = write_adapter(net, tmp_path / str(version), version, 0.02)
+            before = time.monotonic()
+            models.append(await adapters.load_adapter(folder, version, f"m@{version}"))
+            swapped = time.monotonic() - before
+            tokens = await sample(models[-1])
+            found = compare(net, tokens)
+            print(f"swap {version}: {swapped:.3f} s, largest logprob difference {found:.1e}")
+            assert found < 1e-3
+        bad = tmp_path / "bad"
+        bad.mkdir()
+        (bad / "adapter_config.json").write_text("{}")
+        with pytest.raises(ModelUnusable, match="the adapter was not loaded, the last good weights stay"):
+            await adapters.load_adapter(bad, 3, "m@3")
+        again = await sample(models[0])  # an older model samples with the weights in use
+        assert compare(net, again) < 1e-3
+        write_adapter(net, tmp_path / "unused", 9, 0.02)
+        print(f"other weights: largest logprob difference {compare(net, again):.1e}")
+        assert compare(net, again) > 0.01
+    finally:
+        for model in models:
             await model.close()
-            await later.close()
+        await adapters.close()
+    later = make_adapters()  # the server works on after the adapters and their files are gone
+    model = await later.load_adapter(tmp_path / "0", 0, "m@0")
+    try:
+        await sample(model)
+    finally:
+        await model.close()
+        await later.close()
 
-    asyncio.run(main())
 
-
-def test_a_few_steps_of_the_loop_with_the_weights_swapped_after_each():
+async def test_a_few_steps_of_the_loop_with_the_weights_swapped_after_each():
     pytest.importorskip("torch")
     from pathlib import Path
 
-    from ludus.rl.group_feed import RunParts
     from ludus.rl.grpo_settings import GrpoSettings
-    from ludus.rl.rl_loop import RlRun, run_rl
-    from ludus.rl.rl_settings import RlSettings
+    from ludus.rl.loop import RlRun, run_rl
+    from ludus.rl.settings import RlSettings
     from ludus.rl.torch_trainer import open_trainer
-    from ludus.store import MemoryStore
+    from ludus.runner import Runner
 
     env = Vowels()
 
@@ -153,14 +148,14 @@ def test_a_few_steps_of_the_loop_with_the_weights_swapped_after_each():
             settings=RlSettings(steps=2, groups=2, group_size=4, eval_every=0),
             tasks=tuple(env.tasks("train")),
             held_out=(),
-            parts=RunParts(env, None, MemoryStore()),
+            runner=Runner(env),
         )
         try:
             return [step async for step in run_rl(run) if step.step]
         finally:
             await trainer.close()
 
-    steps = asyncio.run(main())
+    steps = await main()
     assert [step.version for step in steps] == [1, 2]
     for step in steps:  # on-policy: vLLM sampled with the weights that the trainer has
         found = step.metrics

@@ -2,14 +2,16 @@
 
 import asyncio
 import json
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.worker_kit import CoinModel, Coins, Ran, TrajectoryServer, make_plan, read_metrics, run_worker
+from tests.worker_kit import CoinModel, Coins, Ran, TrajectoryServer, get_directory, make_plan, read_metrics, run_worker
 
-from ludus.agent import Policy
 from ludus.batch import Batch, load_tasks
+from ludus.control import RunControl
 from ludus.errors import BudgetExhausted, ConfigError, ModelError
+from ludus.policy import Policy
 from ludus.rl.worker import UNSCORED_LIMIT, NothingScored, plan_group
 from ludus.rl.worker_journal import WorkerJournal
 from ludus.store import RunDir
@@ -17,25 +19,20 @@ from ludus.store import RunDir
 pytestmark = pytest.mark.usefixtures("kit")
 
 
-def serve(work, **options):
-    """`work(server, url)` beside a trajectory server."""
-
-    async def main():
-        server = TrajectoryServer(**options)
-        async with server.serve() as loop, asyncio.timeout(60):
-            return await work(server, loop.url)
-
-    return asyncio.run(main())
+@asynccontextmanager
+async def serve_groups(**options):
+    """A trajectory server and its address."""
+    server = TrajectoryServer(**options)
+    async with server.serve() as loop, asyncio.timeout(60):
+        yield server, loop.url
 
 
 # ---- the whole way ------------------------------------------------------------------------------------------------
 
 
-def test_groups_arrive_with_tokens_logprobs_sampling_and_version_until_the_trainer_is_done(tmp_path: Path):
-    async def work(server, url):
-        return server, await run_worker(make_plan(tmp_path / "run", CoinModel()), url)
-
-    server, ran = serve(work)
+async def test_groups_arrive_with_tokens_logprobs_sampling_and_version_until_the_trainer_is_done(tmp_path: Path):
+    async with serve_groups() as (server, url):
+        server, ran = server, await run_worker(make_plan(tmp_path / "run", CoinModel()), url)
     assert ran.report.finished and ran.report.waiting == 0
     assert len(server.batches) >= 4
     assert server.disconnected == [0]
@@ -58,11 +55,9 @@ def test_groups_arrive_with_tokens_logprobs_sampling_and_version_until_the_train
     assert ran.report.verdicts["equal_scores"] > 0  # some groups of four coins are equal
 
 
-def test_metrics_have_the_names_of_the_originals(tmp_path: Path):
-    async def work(server, url):
-        return await run_worker(make_plan(tmp_path / "run", CoinModel()), url)
-
-    ran = serve(work)
+async def test_metrics_have_the_names_of_the_originals(tmp_path: Path):
+    async with serve_groups() as (_, url):
+        ran = await run_worker(make_plan(tmp_path / "run", CoinModel()), url)
     lines = read_metrics(tmp_path / "run")
     assert [line["step"] for line in lines] == sorted(line["step"] for line in lines)
     assert sum(line["train/items_sent_to_api"] for line in lines) == ran.report.verdicts["sent"]
@@ -75,7 +70,7 @@ def test_metrics_have_the_names_of_the_originals(tmp_path: Path):
 
 
 def test_every_task_has_one_group_in_each_epoch_and_other_rollouts_in_the_next():
-    batch = Batch(Coins(), load_tasks(Coins(), "train"), Policy(CoinModel()), 2)
+    batch = Batch(load_tasks(Coins(), "train"), Policy(CoinModel()), 2)
     plans = [plan_group(batch, number) for number in range(10)]
     first, second = [{jobs[0].task.id for jobs in half} for half in (plans[:5], plans[5:])]
     assert first == second == {f"coin-{n}" for n in range(5)}
@@ -87,28 +82,26 @@ def test_every_task_has_one_group_in_each_epoch_and_other_rollouts_in_the_next()
     ]
 
 
-def test_no_group_is_begun_without_a_credit(tmp_path: Path):
+async def test_no_group_is_begun_without_a_credit(tmp_path: Path):
     """With a trainer that takes nothing, exactly the allowed number of batches waits at the server."""
 
-    async def work(server, url):
+    async with serve_groups() as (server, url):
         server.train = False
-        stop = asyncio.Event()
+        control = RunControl()
         model = CoinModel()
-        plan = make_plan(tmp_path / "run", model, stop, max_batches_offpolicy=2, equal_scores="send")
+        plan = make_plan(tmp_path / "run", model, control, max_batches_offpolicy=2, equal_scores="send")
         running = asyncio.create_task(run_worker(plan, url))
         await server.wait(lambda: len(server.keys) == 4)
         looks = server.looks
         await server.wait(lambda: server.looks > looks + 20)
-        stop.set()
+        control.stop()
         ran = await running
         assert (len(server.keys), model.calls) == (4, 16)  # 2 batches of 8 rows are 4 groups of 4, and none more ran
         assert not ran.report.finished and server.disconnected == [0]
 
-    serve(work)
 
-
-def test_a_trainer_that_comes_late_is_waited_for(tmp_path: Path):
-    async def work(server, url):
+async def test_a_trainer_that_comes_late_is_waited_for(tmp_path: Path):
+    async with serve_groups() as (server, url):
         server.started = False
         ran = Ran()
         running = asyncio.create_task(run_worker(make_plan(tmp_path / "run", CoinModel()), url, ran=ran))
@@ -118,16 +111,15 @@ def test_a_trainer_that_comes_late_is_waited_for(tmp_path: Path):
         assert ran.told[0] == "waiting for the trainer: the server has none yet"
         assert ran.report.finished
 
-    serve(work)
-
 
 # ---- faults of the server -----------------------------------------------------------------------------------------
 
 
-def test_a_post_is_repeated_under_its_key_until_it_is_accepted(tmp_path: Path, monkeypatch):
+async def test_a_post_is_repeated_under_its_key_until_it_is_accepted(tmp_path: Path, monkeypatch):
     monkeypatch.setattr("ludus.rl.worker.FIRST_DELAY", 0.001)
 
-    async def work(server, url):
+    async with serve_groups(durable=True) as (server, url):
+
         async def refuse_some(number):
             return {1: (503, "full"), 2: (500, "oops"), 3: (429, "slow down"), 4: "lose"}.get(number)
 
@@ -137,11 +129,10 @@ def test_a_post_is_repeated_under_its_key_until_it_is_accepted(tmp_path: Path, m
         assert len(server.posts) >= len(server.keys) + 3
         assert len(server.keys) == len(set(server.keys)) == ran.report.verdicts["sent"]
 
-    serve(work, durable=True)
 
+async def test_a_group_that_the_server_refuses_is_recorded_with_the_reason(tmp_path: Path):
+    async with serve_groups() as (server, url):
 
-def test_a_group_that_the_server_refuses_is_recorded_with_the_reason(tmp_path: Path):
-    async def work(server, url):
         async def refuse_first(number):
             return (422, "scores: not a number") if number == 1 else None
 
@@ -150,30 +141,25 @@ def test_a_group_that_the_server_refuses_is_recorded_with_the_reason(tmp_path: P
         assert ran.report.finished and ran.report.verdicts["refused"] == 1
         assert any("scores: not a number" in told for told in ran.told)
 
-    serve(work)
 
-
-def test_a_wrong_token_is_an_error_that_names_the_setting(tmp_path: Path):
-    async def work(server, url):
+async def test_a_wrong_token_is_an_error_that_names_the_setting(tmp_path: Path):
+    async with serve_groups() as (server, url):
         server.token = "secret"
         with pytest.raises(ConfigError, match=r"serve\.token_var: .*401"):
             await run_worker(make_plan(tmp_path / "run", CoinModel()), url, token="other")
         ran = await run_worker(make_plan(tmp_path / "run", CoinModel(), resume=True), url, token="secret")
         assert ran.report.finished
 
-    serve(work)
 
-
-def test_groups_larger_than_a_batch_are_refused(tmp_path: Path):
-    async def work(server, url):
+async def test_groups_larger_than_a_batch_are_refused(tmp_path: Path):
+    async with serve_groups() as (_, url):
         with pytest.raises(ConfigError, match=r"env\.group_size is 16, but the trainer's batches have 8 rows"):
             await run_worker(make_plan(tmp_path / "run", CoinModel(), size=16), url)
 
-    serve(work)
 
+async def test_after_a_restart_of_the_server_the_worker_registers_again(tmp_path: Path):
+    async with serve_groups() as (server, url):
 
-def test_after_a_restart_of_the_server_the_worker_registers_again(tmp_path: Path):
-    async def work(server, url):
         async def restart_once(number):
             if number == 3:
                 server.restart()
@@ -186,50 +172,45 @@ def test_after_a_restart_of_the_server_the_worker_registers_again(tmp_path: Path
         steps = [line["step"] for line in read_metrics(tmp_path / "run")]
         assert steps == sorted(steps)
 
-    serve(work)
 
-
-def test_a_server_that_is_away_loses_nothing(tmp_path: Path):
+async def test_a_server_that_is_away_loses_nothing(tmp_path: Path):
     """It goes away with groups under way, and comes back at the same address with its state."""
 
-    async def main():
-        server = TrajectoryServer(durable=True)
-        away = asyncio.Event()
+    server = TrajectoryServer(durable=True)
+    away = asyncio.Event()
 
-        async def leave(number):
-            if number == 2:
-                away.set()
-                return "lose"
-            return None
+    async def leave(number):
+        if number == 2:
+            away.set()
+            return "lose"
+        return None
 
-        server.on_post = leave
-        ran = Ran()
-        async with server.serve() as loop:
-            running = asyncio.create_task(run_worker(make_plan(tmp_path / "run", CoinModel()), loop.url, ran=ran))
-            await away.wait()
-        await ran.wait_for("does not answer")
-        async with server.serve(loop.port), asyncio.timeout(60):
-            await running
-        assert ran.report.finished and ran.report.waiting == 0
-        assert len(server.envs) == 1  # a durable server keeps its workers
-        assert len(server.keys) == len(set(server.keys)) == ran.report.verdicts["sent"]
-
-    asyncio.run(main())
+    server.on_post = leave
+    ran = Ran()
+    async with server.serve() as loop:
+        running = asyncio.create_task(run_worker(make_plan(tmp_path / "run", CoinModel()), loop.url, ran=ran))
+        await away.wait()
+    await ran.wait_for("does not answer")
+    async with server.serve(loop.port), asyncio.timeout(60):
+        await running
+    assert ran.report.finished and ran.report.waiting == 0
+    assert len(server.envs) == 1  # a durable server keeps its workers
+    assert len(server.keys) == len(set(server.keys)) == ran.report.verdicts["sent"]
 
 
 # ---- stopping -----------------------------------------------------------------------------------------------------
 
 
-def test_a_stopped_worker_finishes_and_sends_what_runs(tmp_path: Path):
-    async def work(server, url):
-        stop, go = asyncio.Event(), asyncio.Event()
+async def test_a_stopped_worker_finishes_and_sends_what_runs(tmp_path: Path):
+    async with serve_groups() as (server, url):
+        control, go = RunControl(), asyncio.Event()
 
         async def wait():
-            stop.set()
+            control.stop()
             await go.wait()
 
-        running = asyncio.create_task(run_worker(make_plan(tmp_path / "run", CoinModel(wait), stop), url))
-        await stop.wait()
+        running = asyncio.create_task(run_worker(make_plan(tmp_path / "run", CoinModel(wait), control), url))
+        await control.wait_for_stop()
         go.set()
         ran = await running
         assert not ran.report.finished and ran.report.waiting == 0
@@ -237,19 +218,17 @@ def test_a_stopped_worker_finishes_and_sends_what_runs(tmp_path: Path):
         assert len(server.keys) == ran.report.verdicts["sent"]
         assert server.disconnected == [0]
 
-    serve(work)
 
-
-def test_what_a_dead_server_did_not_take_is_sent_when_the_run_is_resumed(tmp_path: Path):
-    async def work(server, url):
-        stop = asyncio.Event()
+async def test_what_a_dead_server_did_not_take_is_sent_when_the_run_is_resumed(tmp_path: Path):
+    async with serve_groups() as (server, url):
+        control = RunControl()
 
         async def fail(number):
-            stop.set()
+            control.stop()
             return 503, "down"
 
         server.on_post = fail
-        ran = await run_worker(make_plan(tmp_path / "run", CoinModel(), stop), url)
+        ran = await run_worker(make_plan(tmp_path / "run", CoinModel(), control), url)
         assert ran.report.waiting > 0 and server.keys == []
         server.on_post = None
         model = CoinModel()
@@ -262,11 +241,9 @@ def test_what_a_dead_server_did_not_take_is_sent_when_the_run_is_resumed(tmp_pat
         assert len({record["number"] for record in records}) == len(records)
         assert model.calls == outcomes - 16  # the 16 rollouts of the first four groups are not run again
 
-    serve(work)
 
-
-def test_a_spent_budget_drains_and_is_raised(tmp_path: Path):
-    async def work(server, url):
+async def test_a_spent_budget_drains_and_is_raised(tmp_path: Path):
+    async with serve_groups(num_steps=100) as (server, url):
         model = CoinModel()
 
         async def spend():
@@ -282,11 +259,10 @@ def test_a_spent_budget_drains_and_is_raised(tmp_path: Path):
             sent = WorkerJournal(run).count_verdicts()["sent"]
         assert sent == len(server.keys)
 
-    serve(work, num_steps=100)
 
+async def test_a_worker_whose_rollouts_all_fail_stops(tmp_path: Path):
+    async with serve_groups() as (server, url):
 
-def test_a_worker_whose_rollouts_all_fail_stops(tmp_path: Path):
-    async def work(server, url):
         async def break_down():
             raise ModelError("the engine is gone", retryable=False)
 
@@ -294,33 +270,29 @@ def test_a_worker_whose_rollouts_all_fail_stops(tmp_path: Path):
             await run_worker(make_plan(tmp_path / "run", CoinModel(break_down)), url)
         assert server.keys == []
 
-    serve(work)
-
 
 # ---- evaluations --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("handling", ["stop", "limit", "none"])
-def test_an_evaluation_runs_when_a_step_is_crossed(tmp_path: Path, handling):
-    async def work(server, url):
+async def test_an_evaluation_runs_when_a_step_is_crossed(tmp_path: Path, handling):
+    async with serve_groups() as (_, url):
         plan = make_plan(tmp_path / "run", CoinModel(), eval_every=1, eval_handling=handling, max_batches_offpolicy=1)
-        return await run_worker(plan, url)
-
-    assert serve(work).report.finished
+        assert (await run_worker(plan, url)).report.finished
     evals = [line for line in read_metrics(tmp_path / "run") if "eval/reward" in line]
     assert evals and all(line["eval/rollouts"] == 2.0 for line in evals)
 
 
-def test_with_stop_no_group_is_begun_during_an_evaluation(tmp_path: Path):
-    async def work(server, url):
+async def test_with_stop_no_group_is_begun_during_an_evaluation(tmp_path: Path):
+    async with serve_groups() as (server, url):
         model, go = CoinModel(), asyncio.Event()
         plan = make_plan(tmp_path / "run", model, eval_every=1, max_batches_offpolicy=1)
 
         def begun():
-            return list(plan.run.read_records("serve_begin"))
+            return list(get_directory(plan).read_records("serve_begin"))
 
         async def hold():
-            if plan.run.get_record("serve/eval/1"):
+            if get_directory(plan).get_record("serve/eval/1"):
                 await go.wait()
 
         model.before = hold
@@ -330,22 +302,22 @@ def test_with_stop_no_group_is_begun_during_an_evaluation(tmp_path: Path):
         await server.wait(lambda: server.looks > looks + 2)
         count, looks = len(begun()), server.looks
         await server.wait(lambda: server.looks > looks + 20)
-        assert plan.run.get_record("serve/eval/1") and not plan.run.get_record("serve/evaluated/1")
+        assert get_directory(plan).get_record("serve/eval/1") and not get_directory(plan).get_record(
+            "serve/evaluated/1"
+        )
         assert len(begun()) == count
         go.set()
         assert (await running).report.finished
 
-    serve(work)
 
-
-def test_an_evaluation_that_was_interrupted_is_done_when_the_run_is_resumed(tmp_path: Path):
-    async def work(server, url):
-        model, stop = CoinModel(), asyncio.Event()
-        plan = make_plan(tmp_path / "run", model, stop, eval_every=1, max_batches_offpolicy=1)
+async def test_an_evaluation_that_was_interrupted_is_done_when_the_run_is_resumed(tmp_path: Path):
+    async with serve_groups() as (server, url):
+        model, control = CoinModel(), RunControl()
+        plan = make_plan(tmp_path / "run", model, control, eval_every=1, max_batches_offpolicy=1)
         cancelled = asyncio.Event()
 
         async def hold():
-            if plan.run.get_record("serve/eval/1"):
+            if get_directory(plan).get_record("serve/eval/1"):
                 cancelled.set()
                 await asyncio.Event().wait()
 
@@ -361,5 +333,3 @@ def test_an_evaluation_that_was_interrupted_is_done_when_the_run_is_resumed(tmp_
         )
         assert again.report.finished
         assert next(line["step"] for line in read_metrics(tmp_path / "run") if "eval/reward" in line) == 1
-
-    serve(work)

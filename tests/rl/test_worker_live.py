@@ -259,8 +259,8 @@ class Branching(Counted):
             tokens = Tokens((1, 2, 3, 9), (False, False, False, True), (None, None, None, -0.3))
             made = Message("assistant", "", (Call("1", "nothing", "{}"),))
             return Completion(made, usage=Usage(3, 1), tokens=tokens)
-        drawn = await super().complete(messages, tools, sampling)
-        yes = drawn.tokens.ids[3]
+        sampled = await super().complete(messages, tools, sampling)
+        yes = sampled.tokens.ids[3]
         tokens = Tokens((7, yes), (False, True), (None, -0.7))
-        return Completion(drawn.message, usage=Usage(4, 1), tokens=tokens, splice=Splice(0, 3))
+        return Completion(sampled.message, usage=Usage(4, 1), tokens=tokens, splice=Splice(0, 3))
 '''

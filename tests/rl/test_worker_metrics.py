@@ -89,3 +89,8 @@ def test_a_readable_rollout_has_roles_and_short_parts():
         f"[tool] {'y' * 500}…",
         "[assistant] Done.",
     ]
+
+
+def test_a_source_that_counts_its_tool_errors_itself_is_not_contradicted():
+    values = WorkerMetrics(shown=1, counts_tools=False).take(None)
+    assert not any(name.startswith("train/tool_error") for name in values)

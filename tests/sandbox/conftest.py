@@ -4,7 +4,8 @@ import asyncio
 import os
 import shutil
 import tempfile
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -13,22 +14,20 @@ from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.sandbox.processes import find_children
 from ludus.sandbox.profiles import open_pool
 
-InBox = Callable[..., None]
+InBox = Callable[..., AbstractAsyncContextManager[Sandbox]]
 SPEC = SandboxSpec(disk_mb=64)
 
 
 @pytest.fixture
 def in_box() -> InBox:
-    """Run an async test in one fresh slot."""
+    """Opens one fresh slot."""
+    return open_slot
 
-    def run(backend: str, test: Callable[[Sandbox], Awaitable[None]], spec: SandboxSpec = SPEC) -> None:
-        async def main() -> None:
-            async with asyncio.timeout(600), open_pool(backend) as pool, pool.lease(spec) as box:
-                await test(box)
 
-        asyncio.run(main())
-
-    return run
+@asynccontextmanager
+async def open_slot(backend: str, spec: SandboxSpec = SPEC) -> AsyncGenerator[Sandbox]:
+    async with asyncio.timeout(600), open_pool(backend) as pool, pool.lease(spec) as box:
+        yield box
 
 
 @pytest.fixture
@@ -43,17 +42,24 @@ def open_folder() -> Generator[Path]:
 @pytest.fixture(autouse=True)
 def nothing_left() -> Generator[None]:
     """No process, descriptor, folder or control group outlives a test."""
-    fds, before = _count_open_files(), find_children(os.getpid())  # scorers of other tests are kept warm
+    # Scorers of other tests are kept warm, and a module may have a pool.
+    opened, before, groups = _find_open_files(), find_children(os.getpid()), _find_groups()
     yield
     assert [pid for pid in find_children(os.getpid()) if pid not in before] == []
-    assert _count_open_files() == fds
-    assert _find_groups(f"ludus-{os.getpid()}-") == []
+    assert _find_open_files() - opened == set()
+    assert [group for group in _find_groups() if group not in groups] == []
 
 
-def _find_groups(prefix: str) -> list[str]:
-    """Find control groups. Not with `glob`, which fails if a group is removed meanwhile."""
+def _find_groups() -> list[str]:
+    """Find the control groups of this process. Not with `glob`, which fails if a group is removed meanwhile."""
+    prefix = f"ludus-{os.getpid()}-"
     return [name for _, folders, _ in os.walk("/sys/fs/cgroup") for name in folders if name.startswith(prefix)]
 
 
-def _count_open_files() -> int:
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+def _find_open_files() -> set[tuple[str, str]]:
+    """Find the numbers and the files of all descriptors. A file that another test left open may be closed meanwhile."""
+    found: set[tuple[str, str]] = set()
+    for each in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the descriptor of the listing itself
+            found.add((each.name, str(each.readlink())))
+    return found

@@ -7,16 +7,19 @@ from typing import Any, ClassVar
 
 import pytest
 
-from ludus.agent import Policy
+from ludus.encoding import to_json
 from ludus.env import Env
 from ludus.models.scripted import ScriptedModel, call, say
-from ludus.rollout import Job, run
+from ludus.policy import Policy
+from ludus.rollout import run
+from ludus.runner import Job, Runner
 from ludus.sandbox import Sandbox, SandboxSpec, agent_files
-from ludus.sandbox.agent_files import collect_files, copy_files, find_obstacles, is_above, leave_out, merge_files
+from ludus.sandbox.agent_files import collect_files, copy_files, find_obstacles, leave_out, merge_files
 from ludus.sandbox.archive import ArchiveEntry
+from ludus.sandbox.file_tree import Protection
 from ludus.sandbox.pool import PoolSettings
 from ludus.sandbox.profiles import open_pool
-from ludus.types import Rollout, Score, Task, to_json
+from ludus.types import Rollout, Score, Task
 
 LOOK = (
     "find . -mindepth 1 | sort; find . -type f ! -name large -print0 | sort -z | xargs -0 -r head -n 5; "
@@ -31,7 +34,7 @@ class Looking(Env, frozen=True):
     toolsets: ClassVar[tuple[str, ...]] = ("terminal",)
     sandbox: ClassVar[SandboxSpec | None] = SandboxSpec(disk_mb=8)
 
-    def slot(self, task: Task) -> SandboxSpec:
+    def slot(self, task: Task, default: SandboxSpec) -> SandboxSpec:
         return SandboxSpec(disk_mb=8, base=(task.answer,) if task.answer else ())
 
     async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
@@ -43,17 +46,15 @@ class Guarded(Looking, frozen=True):
     protected: ClassVar[tuple[str, ...]] = ("tests/*", "*.toml")
 
 
-def run_and_verify(backend: str, env: Env, task: Task, *commands: str) -> list[tuple[Rollout, str]]:
+async def run_and_verify(backend: str, env: Env, task: Task, *commands: str) -> list[tuple[Rollout, str]]:
     """Run one rollout per command. Returns each with the files that its agent saw afterwards."""
-
-    async def main() -> list[Rollout]:
-        async with asyncio.timeout(300), open_pool(backend, PoolSettings(max_slots=3)) as pool:
-            return await asyncio.gather(*(run(Job(task, policy(command)), env, pool) for command in commands))
 
     def policy(command: str) -> Policy:
         return Policy(ScriptedModel([call("terminal", command=command), call("terminal", command=LOOK), say("done")]))
 
-    return [(rollout, _get_last(rollout)) for rollout in asyncio.run(main())]
+    async with asyncio.timeout(300), open_pool(backend, PoolSettings(max_slots=3)) as pool:
+        rollouts = await asyncio.gather(*(run(Job(task, policy(command)), Runner(env, pool)) for command in commands))
+    return [(rollout, _get_last(rollout)) for rollout in rollouts]
 
 
 def _get_last(rollout: Rollout) -> str:
@@ -102,17 +103,17 @@ CHANGES = {
 }
 
 
-def test_verify_sees_what_the_agent_has_left_on_a_base_larger_than_its_disk(bwrap, base):
-    found = run_and_verify(bwrap, Looking(), Task(**TASK, answer=base), *CHANGES.values())
+async def test_verify_sees_what_the_agent_has_left_on_a_base_larger_than_its_disk(bwrap, base):
+    found = await run_and_verify(bwrap, Looking(), Task(**TASK, answer=base), *CHANGES.values())
     for change, (rollout, seen) in zip(CHANGES, found, strict=True):
         assert rollout.score is not None, (change, rollout.failure)
         assert rollout.score.value == 1.0, (change, rollout.score)
         assert rollout.score.feedback.strip() == seen, change
 
 
-def test_a_base_that_was_copied_into_the_slot_is_copied_too(base):
+async def test_a_base_that_was_copied_into_the_slot_is_copied_too(base):
     change = "rm -r old src; echo new >given.txt; mkdir old"
-    [(rollout, seen)] = run_and_verify("local", Looking(), Task(**TASK, answer=base), change)
+    [(rollout, seen)] = await run_and_verify("local", Looking(), Task(**TASK, answer=base), change)
     assert rollout.score is not None, rollout.failure
     assert rollout.score.feedback.strip() == seen
 
@@ -156,9 +157,11 @@ class Diffing(Looking, frozen=True):
 
 
 @pytest.mark.parametrize("with_base", [True, False])
-def test_links_out_of_the_workspace_are_left_out_and_reported(bwrap, base, with_base):
+async def test_links_out_of_the_workspace_are_left_out_and_reported(bwrap, base, with_base):
     task = Task(**TASK, answer=base if with_base else "")
-    honest, *found = run_and_verify(bwrap, Diffing(), task, "printf 42 >out.txt", *(c for c, _ in OUTWARD.values()))
+    honest, *found = await run_and_verify(
+        bwrap, Diffing(), task, "printf 42 >out.txt", *(c for c, _ in OUTWARD.values())
+    )
     assert honest[0].score is not None and honest[0].score.passed
     assert honest[0].left_out == () and b"left_out" not in to_json(honest[0])
     for (attack, (_, name)), (rollout, _) in zip(OUTWARD.items(), found, strict=True):
@@ -182,13 +185,13 @@ class LinkedSetup(Diffing, frozen=True):
 
 
 @pytest.mark.parametrize("with_base", [True, False])
-def test_links_of_setup_are_kept_and_those_of_the_base_are_followed(bwrap, base, with_base):
+async def test_links_of_setup_are_kept_and_those_of_the_base_are_followed(bwrap, base, with_base):
     (Path(base) / "shared").symlink_to("/tmp")
     (Path(base) / "near").symlink_to("src")
     task = Task(**TASK, answer=base if with_base else "")
     attacks = ["true", "ln -s tools/expected out.txt", "ln -s near/a.py out.txt"]
     attacks += ["ln -s shared/expected out.txt", "mv shared s; ln -s s/expected out.txt"] if with_base else []
-    untouched, through, inside, *others = run_and_verify(bwrap, LinkedSetup(), task, *attacks)
+    untouched, through, inside, *others = await run_and_verify(bwrap, LinkedSetup(), task, *attacks)
     assert untouched[0].score == Score.of(0.0, "/tmp\n") and untouched[0].left_out == ()
     assert through[0].left_out == ("out.txt -> tools/expected",)
     assert inside[0].left_out == ()
@@ -196,8 +199,8 @@ def test_links_of_setup_are_kept_and_those_of_the_base_are_followed(bwrap, base,
         assert rollout.score == Score.of(0.0, "/tmp\n") and "out.txt -> s" in "; ".join(rollout.left_out)
 
 
-def test_links_are_left_out_without_isolation_too():
-    [(rollout, _)] = run_and_verify("local", Looking(), Task(**TASK), "ln -s given.txt in; ln -s /etc/passwd out")
+async def test_links_are_left_out_without_isolation_too():
+    [(rollout, _)] = await run_and_verify("local", Looking(), Task(**TASK), "ln -s given.txt in; ln -s /etc/passwd out")
     assert rollout.left_out == ("out -> /etc/passwd",)
     assert rollout.score is not None and "./in" in rollout.score.feedback.splitlines()
 
@@ -223,9 +226,9 @@ ATTACKS = (
 )
 
 
-def test_protected_files_are_those_of_the_base_and_of_setup(bwrap, base):
+async def test_protected_files_are_those_of_the_base_and_of_setup(bwrap, base):
     task = Task(id="t", prompt="p", files={"tests/given.py": "given"}, answer=base)
-    (untouched, _), *found = run_and_verify(bwrap, Guarded(), task, "true", *ATTACKS)
+    (untouched, _), *found = await run_and_verify(bwrap, Guarded(), task, "true", *ATTACKS)
     assert untouched.score is not None
     for attack, (rollout, _) in zip(ATTACKS, found, strict=True):
         assert rollout.score is not None, (attack, rollout.failure)
@@ -241,9 +244,9 @@ def _list_protected(feedback: str) -> list[str]:
 
 
 @pytest.mark.parametrize("with_base", [True, False])
-def test_more_than_a_slot_can_hold_is_a_zero_and_no_failure(bwrap, base, with_base):
+async def test_more_than_a_slot_can_hold_is_a_zero_and_no_failure(bwrap, base, with_base):
     holes, names = "truncate -s 20M x", "head -c 4M /dev/zero >x; for i in 1 2 3; do ln x y$i; done"
-    for rollout, _ in run_and_verify(
+    for rollout, _ in await run_and_verify(
         bwrap, Looking(), Task(id="t", prompt="p", answer=base if with_base else ""), holes, names
     ):
         assert rollout.score is not None, rollout.failure
@@ -252,9 +255,9 @@ def test_more_than_a_slot_can_hold_is_a_zero_and_no_failure(bwrap, base, with_ba
 
 
 @pytest.mark.parametrize("with_base", [True, False])
-def test_a_workspace_that_the_agent_has_locked_is_verified_too(bwrap, base, with_base):
+async def test_a_workspace_that_the_agent_has_locked_is_verified_too(bwrap, base, with_base):
     task = Task(id="t", prompt="p", answer=base if with_base else "")
-    [(rollout, _)] = run_and_verify(bwrap, Looking(), task, "echo mine >own; chmod 000 /workspace")
+    [(rollout, _)] = await run_and_verify(bwrap, Looking(), task, "echo mine >own; chmod 000 /workspace")
     assert rollout.score is not None, rollout.failure
     assert "./own" in rollout.score.feedback.splitlines()
 
@@ -263,12 +266,12 @@ def test_what_is_above_protected_files():
     protected = ("root/.local/bin", "home/*/.bashrc", "*/sitecustomize.py", "usr")
     above = ("root", "root/.local", "home", "home/me")
     not_above = ("root/.local/bin", "root/.config", "usr", "app", "app/root")
-    assert [path for path in (*above, *not_above) if is_above(path, protected)] == [*above]
+    assert [path for path in (*above, *not_above) if Protection(protected).is_below(path)] == [*above]
 
 
-def test_files_with_too_long_paths_are_not_copied(bwrap):
+async def test_files_with_too_long_paths_are_not_copied(bwrap):
     deep = "n=$(printf 'a%.0s' {1..250}); echo 1 >f; for i in {1..20}; do mkdir $n && cd $n || break; done; echo >deep"
-    [(rollout, _)] = run_and_verify(bwrap, Looking(), Task(id="t", prompt="p"), deep)
+    [(rollout, _)] = await run_and_verify(bwrap, Looking(), Task(id="t", prompt="p"), deep)
     assert rollout.score is not None, rollout.failure
     assert rollout.score.feedback.startswith("./" + "a" * 250)
 
@@ -288,16 +291,16 @@ def test_what_is_removed_before_changes_are_written():
     }
     assert find_obstacles(left, [], []) == ["f", "gone", "new"]
     assert find_obstacles(left, ["d", "made"], ["made/x", "d"]) == ["f", "gone", "new", "made/x", "d", "made"]
-    assert [e.path for e in merge_files([file("a"), file("a/b"), file("__pycache__/x"), file("z" * 5000)], [], ())] == [
-        "a"
-    ]
+    assert [
+        e.path for e in merge_files([file("a"), file("a/b"), file("__pycache__/x"), file("z" * 5000)], [], Protection())
+    ] == ["a"]
 
 
 # ---- the event loop -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("layered", [False, True])
-def test_work_on_many_files_is_done_outside_of_the_event_loops_thread(bwrap, open_folder, monkeypatch, layered):
+async def test_work_on_many_files_is_done_outside_of_the_event_loops_thread(bwrap, open_folder, monkeypatch, layered):
     """However small they are: the number of entries counts, not only their bytes."""
     threads: dict[str, set[int]] = {}
 
@@ -316,25 +319,20 @@ def test_work_on_many_files_is_done_outside_of_the_event_loops_thread(bwrap, ope
         watch(name)
     spec = SandboxSpec(disk_mb=16, base=(str(open_folder),) if layered else ())
 
-    async def main() -> tuple[str, ...]:
-        async with open_pool(bwrap) as pool, pool.lease(spec) as box, pool.lease(spec) as fresh:
-            await box.exec("touch {1..2000}; ln -s /etc/passwd link")
-            await box.settle()
-            left_out = await copy_files(await collect_files(box), fresh, ())
-            assert (await fresh.exec("ls | wc -l")).stdout == b"2000\n"
-            return left_out
-
-    assert asyncio.run(main()) == ("link -> /etc/passwd",)
+    async with open_pool(bwrap) as pool, pool.lease(spec) as box, pool.lease(spec) as fresh:
+        await box.exec("touch {1..2000}; ln -s /etc/passwd link")
+        await box.settle()
+        left_out = await copy_files(await collect_files(box), fresh, ())
+        assert (await fresh.exec("ls | wc -l")).stdout == b"2000\n"
+    assert left_out == ("link -> /etc/passwd",)
     assert sorted(threads) == sorted(names)
     assert not any(threading.get_ident() in found for found in threads.values()), threads
 
 
-def test_a_protected_link_of_setup_that_leads_out_is_kept(bwrap):
-    async def copy() -> str:
-        async with open_pool(bwrap) as pool, pool.lease(SandboxSpec()) as acted, pool.lease(SandboxSpec()) as fresh:
-            await acted.write("mine.txt", b"1")
-            await fresh.exec("mkdir venv && ln -s /usr/bin/env venv/python")
-            assert await copy_files(await collect_files(acted), fresh, ("venv",)) == ()
-            return (await fresh.exec("readlink venv/python; cat mine.txt")).text
-
-    assert asyncio.run(copy()) == "/usr/bin/env\n1"
+async def test_a_protected_link_of_setup_that_leads_out_is_kept(bwrap):
+    async with open_pool(bwrap) as pool, pool.lease(SandboxSpec()) as acted, pool.lease(SandboxSpec()) as fresh:
+        await acted.write("mine.txt", b"1")
+        await fresh.exec("mkdir venv && ln -s /usr/bin/env venv/python")
+        assert await copy_files(await collect_files(acted), fresh, ("venv",)) == ()
+        result = (await fresh.exec("readlink venv/python; cat mine.txt")).text
+    assert result == "/usr/bin/env\n1"

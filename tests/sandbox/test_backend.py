@@ -1,7 +1,5 @@
 """What a backend of the user's own gets from the base classes."""
 
-import asyncio
-
 import pytest
 
 from ludus.errors import SandboxError
@@ -38,30 +36,24 @@ def test_a_backend_that_says_nothing_does_not_isolate():
     assert not Mine.isolates(MineSettings())
 
 
-def test_a_trial_makes_a_slot_runs_a_command_and_closes_the_slot():
-    async def main() -> None:
-        mine = Mine(MineSettings())
-        assert await mine.try_out() == BackendFinding("mine", "works", "a slot ran")
-        with pytest.raises(SandboxError):
-            await mine.box.exec("true")
-        await mine.close()
-
-    asyncio.run(main())
+async def test_a_trial_makes_a_slot_runs_a_command_and_closes_the_slot():
+    mine = Mine(MineSettings())
+    assert await mine.try_out() == BackendFinding("mine", "works", "a slot ran")
+    with pytest.raises(SandboxError):
+        await mine.box.exec("true")
+    await mine.close()
 
 
-def test_what_a_backend_does_not_have_is_refused():
-    async def main() -> None:
-        mine = Mine(MineSettings())
-        assert await mine.list_resources() == []
-        with pytest.raises(SandboxError, match="mine has nothing to remove"):
-            await mine.remove_resource(OwnedResource("mine", "container", "a", ""))
-        box = await mine.create(SandboxSpec(disk_mb=16))
-        with pytest.raises(SandboxError, match="no snapshots"):
-            await mine.snapshot(box)
-        await box.close()
-        await mine.close()
-
-    asyncio.run(main())
+async def test_what_a_backend_does_not_have_is_refused():
+    mine = Mine(MineSettings())
+    assert await mine.list_resources() == []
+    with pytest.raises(SandboxError, match="mine has nothing to remove"):
+        await mine.remove_resource(OwnedResource("mine", "container", "a", ""))
+    box = await mine.create(SandboxSpec(disk_mb=16))
+    with pytest.raises(SandboxError, match="no snapshots"):
+        await mine.snapshot(box)
+    await box.close()
+    await mine.close()
 
 
 def test_looking_for_a_program():

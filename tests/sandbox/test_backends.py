@@ -5,6 +5,14 @@ import pytest
 
 from ludus.errors import ConfigError
 from ludus.sandbox.backend import RemoteSettings, SlotBackend
+from ludus.sandbox.backend_settings import (
+    BwrapSettings,
+    DockerSettings,
+    LocalSettings,
+    NomadSettings,
+    PodmanSettings,
+    SshSettings,
+)
 from ludus.sandbox.backends import (
     BACKENDS,
     BuiltinSettings,
@@ -14,13 +22,11 @@ from ludus.sandbox.backends import (
     make_backend,
     read_secrets,
 )
-from ludus.sandbox.local.bwrap import Bwrap, BwrapSettings
-from ludus.sandbox.local.unisolated import LocalSettings
+from ludus.sandbox.local.bwrap import Bwrap
 from ludus.sandbox.pool import PoolSettings
-from ludus.sandbox.remote.docker import DockerSettings, Podman, PodmanSettings
+from ludus.sandbox.remote.docker import Podman
 from ludus.sandbox.remote.fleet import RemoteBackend
-from ludus.sandbox.remote.nomad import Nomad, NomadSettings
-from ludus.sandbox.remote.ssh import SshSettings
+from ludus.sandbox.remote.nomad import Nomad
 
 
 @pytest.mark.parametrize("name", list(BACKENDS))

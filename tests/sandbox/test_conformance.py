@@ -4,24 +4,36 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from itertools import count
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.sandbox_kit import OURS
 
 from ludus.errors import SandboxError
 from ludus.sandbox import ExecResult, Sandbox, SandboxSpec
 from ludus.sandbox.archive import ArchiveTooLarge
+from ludus.sandbox.pool import Pool
 from ludus.sandbox.port.local_port import open_port
 from ludus.sandbox.processes import find_children, find_descendants
-from ludus.sandbox.profiles import open_pool
 
-OURS = f"{os.getpid():07}"
-"""The last digits of every `sleep` in this file. They distinguish its processes from others on the host."""
 TURNS = count(1)
+
+
+@pytest.fixture
+def in_box(pools: dict[str, Pool]) -> Callable[..., AbstractAsyncContextManager[Sandbox]]:
+    """Opens a fresh slot of the module's pools."""
+
+    @asynccontextmanager
+    async def open_slot(backend: str, spec: SandboxSpec = SandboxSpec(disk_mb=64)) -> AsyncGenerator[Sandbox]:
+        async with asyncio.timeout(600), pools[backend].lease(spec) as box:
+            yield box
+
+    return open_slot
 
 
 def out(result: ExecResult) -> bytes:
@@ -61,26 +73,22 @@ async def wait_running(word: str) -> None:
 # ---- one command --------------------------------------------------------------------------------------------------
 
 
-def test_streams_and_exit_code_are_apart(backend, in_box):
-    async def test(box: Sandbox) -> None:
+async def test_streams_and_exit_code_are_apart(backend, in_box):
+    async with in_box(backend) as box:
         result = await box.exec("echo out; echo err >&2; (exit 7)")
         assert (result.stdout, result.stderr, result.exit_code) == (b"out\n", b"err\n", 7)
         assert not result.timed_out
         assert not result.truncated
 
-    in_box(backend, test)
 
-
-def test_folder_variables_and_functions_last(backend, in_box):
-    async def test(box: Sandbox) -> None:
+async def test_folder_variables_and_functions_last(backend, in_box):
+    async with in_box(backend) as box:
         await box.exec("mkdir -p sub; cd sub; export A=1; b=2; f() { echo f; }")
         assert out(await box.exec("basename $PWD; echo $A $b; f")) == b"sub\n1 2\nf\n"
 
-    in_box(backend, test)
 
-
-def test_env_and_cwd_do_not_last(backend, in_box):
-    async def test(box: Sandbox) -> None:
+async def test_env_and_cwd_do_not_last(backend, in_box):
+    async with in_box(backend) as box:
         await box.exec("mkdir -p /tmp/here sub; X=old")
         result = await box.exec('echo "$X"; echo "$Y"; X=new; pwd', env={"X": "it's", "Y": "a\nb"}, cwd="sub")
         assert out(result).startswith(b"it's\na\nb\n")
@@ -90,18 +98,14 @@ def test_env_and_cwd_do_not_last(backend, in_box):
         with pytest.raises(ValueError, match="variable"):
             await box.exec("true", env={"A;B": "1"})
 
-    in_box(backend, test)
 
-
-def test_stdin_is_given_whole_and_is_empty_otherwise(backend, in_box):
-    async def test(box: Sandbox) -> None:
+async def test_stdin_is_given_whole_and_is_empty_otherwise(backend, in_box):
+    async with in_box(backend) as box:
         data = bytes(range(256)) * 300
         assert out(await box.exec("cat", stdin=data)) == data
         assert out(await box.exec("cat; echo end")) == b"end\n"
         assert out(await box.exec("read -r x; echo [$x]", stdin=b"one\ntwo\n")) == b"[one]\n"
         assert out(await box.exec("true", stdin=data)) == b""
-
-    in_box(backend, test)
 
 
 @pytest.mark.parametrize(
@@ -121,8 +125,8 @@ def test_stdin_is_given_whole_and_is_empty_otherwise(backend, in_box):
         (":" + " " * 100_000 + "; echo long", b"long\n"),
     ],
 )
-def test_any_text_is_a_command(backend, in_box, command, expected):
-    async def test(box: Sandbox) -> None:
+async def test_any_text_is_a_command(backend, in_box, command, expected):
+    async with in_box(backend) as box:
         result = await box.exec(command, timeout=60)
         if expected is None:
             assert result.exit_code != 0
@@ -131,42 +135,34 @@ def test_any_text_is_a_command(backend, in_box, command, expected):
             assert result.stdout == expected
         assert out(await box.exec("echo on")) == b"on\n"
 
-    in_box(backend, test)
 
-
-def test_a_nul_character_is_refused(backend, in_box):
-    async def test(box: Sandbox) -> None:
+async def test_a_nul_character_is_refused(backend, in_box):
+    async with in_box(backend) as box:
         for bad in (box.exec("echo \0"), box.read("a\0b"), box.write("a\0b", b""), box.exec("true", cwd="\0")):
             with pytest.raises(ValueError):
                 await bad
 
-    in_box(backend, test)
 
-
-def test_concurrent_commands_take_turns(backend, in_box):
-    async def test(box: Sandbox) -> None:
+async def test_concurrent_commands_take_turns(backend, in_box):
+    async with in_box(backend) as box:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(box.exec(f"n={i}; sleep 0.01; echo $n")) for i in range(10)]
         assert [t.result().stdout for t in tasks] == [b"%d\n" % i for i in range(10)]
-
-    in_box(backend, test)
 
 
 # ---- output -------------------------------------------------------------------------------------------------------
 
 
-def test_binary_output(backend, in_box):
-    async def test(box: Sandbox) -> None:
+async def test_binary_output(backend, in_box):
+    async with in_box(backend) as box:
         everything = bytes(range(256)) * 40
         await box.write("data", everything)
         assert out(await box.exec("cat data")) == everything
         assert "\ufffd" in (await box.exec("cat data")).text
 
-    in_box(backend, test)
 
-
-def test_50_mb_of_output_keep_both_ends(backend, in_box):
-    async def test(box: Sandbox) -> None:
+async def test_50_mb_of_output_keep_both_ends(backend, in_box):
+    async with in_box(backend) as box:
         result = await box.exec("echo first; head -c 50000000 /dev/zero; echo last")
         assert result.exit_code == 0
         assert result.truncated
@@ -175,11 +171,9 @@ def test_50_mb_of_output_keep_both_ends(backend, in_box):
         assert len(result.stdout) < 1_000_100
         assert b"bytes left out" in result.stdout
 
-    in_box(backend, test)
 
-
-def test_a_flood_is_stopped(backend, in_box):
-    async def test(box: Sandbox) -> None:
+async def test_a_flood_is_stopped(backend, in_box):
+    async with in_box(backend) as box:
         result = await box.exec("yes", timeout=60)
         assert (result.exit_code, result.truncated, result.timed_out) == (137, True, False)
         assert b"killed" in result.stderr
@@ -187,35 +181,40 @@ def test_a_flood_is_stopped(backend, in_box):
         assert result.exit_code == 137
         assert out(await box.exec("echo on")) == b"on\n"
 
-    in_box(backend, test)
 
-
-def test_a_background_child_neither_blocks_nor_leaks_into_the_next_command(backend, in_box):
-    async def test(box: Sandbox) -> None:
+async def test_a_background_child_neither_blocks_nor_leaks_into_the_next_command(backend, in_box):
+    async with in_box(backend) as box:
         result = await box.exec("(sleep 0.2; echo late) & echo now", timeout=10)
         assert out(result) == b"now\n"
         await asyncio.sleep(0.5)
         assert out(await box.exec("echo next")) == b"next\n"
 
-    in_box(backend, test)
 
-
-def test_a_command_that_closes_its_output(backend, in_box):
-    async def test(box: Sandbox) -> None:
+async def test_a_command_that_closes_its_output(backend, in_box):
+    async with in_box(backend) as box:
         assert (await box.exec("exec >&- 2>&-; echo lost")).stdout == b""
         assert out(await box.exec("exec 3>&- 4>&- 5>&- 6>&-; echo a")) == b"a\n"
         await box.exec("exec >/dev/null")
         assert out(await box.exec("echo b")) == b"b\n"
 
-    in_box(backend, test)
 
-
-def test_all_output_of_many_short_commands_arrives(backend, in_box):
-    async def test(box: Sandbox) -> None:
+async def test_all_output_of_many_short_commands_arrives(backend, in_box):
+    async with in_box(backend) as box:
         for i in range(300):
             assert out(await box.exec(f"echo {i}; echo {i} | cat")) == b"%d\n%d\n" % (i, i)
 
-    in_box(backend, test)
+
+async def test_further_folders_are_the_slots_own(backend, in_box):
+    if backend == "local":
+        return
+    spec = SandboxSpec(folders=("/data",))
+    async with in_box(backend, spec) as box:
+        made = "mkdir -p /data/cache/a && echo x > /data/cache/a/f && cat /data/cache/a/f"
+        assert out(await box.exec(made)) == b"x\n"
+        await box.reset()
+        assert out(await box.exec("ls /data")) == b""
+    async with in_box(backend, spec) as box:
+        assert out(await box.exec("ls /data")) == b""
 
 
 # ---- time, cancellation, and what a command does to its shell --------------------------------------------------------
@@ -237,8 +236,9 @@ def test_all_output_of_many_short_commands_arrives(backend, in_box):
         "set -n",
     ],
 )
-def test_past_its_time_a_command_is_killed_with_its_children(backend, in_box, command):
-    async def test(box: Sandbox) -> None:
+async def test_past_its_time_a_command_is_killed_with_its_children(backend, in_box, command, monkeypatch):
+    monkeypatch.setattr("ludus.sandbox.shell._KILL_PAUSES", (0.02, 0.05, 0.1))  # then the shell itself is killed
+    async with in_box(backend) as box:
         await box.exec("mkdir -p d; cd d")
         for seconds in (0.2, 2, 20):
             line = f"echo started; {command.replace('100.125', f'100.125{OURS}')}"
@@ -250,11 +250,20 @@ def test_past_its_time_a_command_is_killed_with_its_children(backend, in_box, co
         assert await are_gone(f"100.125{OURS}")
         assert out(await box.exec("basename $PWD")) == b"d\n"
 
-    in_box(backend, test)
+
+@pytest.mark.parametrize(
+    "line", ["sleep 60; touch f", "sleep 60 || touch f", "sleep 60\ntouch f", "( sleep 60 ); touch f"]
+)
+async def test_past_its_time_the_rest_of_a_line_is_not_started(backend, in_box, line):
+    async with in_box(backend) as box:
+        assert (await box.exec(line, timeout=0.3)).timed_out
+        assert (await box.exec("test -e f")).exit_code == 1
+        assert (await box.exec(line, timeout=0.3, env={"X": "1"})).timed_out  # in a subshell
+        assert (await box.exec("test -e f")).exit_code == 1
 
 
-def test_a_time_out_spares_what_earlier_commands_left_running(backend, in_box):
-    async def test(box: Sandbox) -> None:
+async def test_a_time_out_spares_what_earlier_commands_left_running(backend, in_box):
+    async with in_box(backend) as box:
         await box.exec(f"X=kept; sleep 100.5{OURS} >/dev/null 2>&1 &")
         await wait_running(f"100.5{OURS}")
         await asyncio.sleep(0.05)  # the kernel counts the age of a process in ticks of 10 ms
@@ -263,11 +272,9 @@ def test_a_time_out_spares_what_earlier_commands_left_running(backend, in_box):
         assert find_processes(f"100.5{OURS}")
         assert out(await box.exec("echo $X")) == b"kept\n"
 
-    in_box(backend, test)
 
-
-def test_cancelling_kills_the_command_and_keeps_the_slot(backend, in_box):
-    async def test(box: Sandbox) -> None:
+async def test_cancelling_kills_the_command_and_keeps_the_slot(backend, in_box):
+    async with in_box(backend) as box:
         await box.exec("X=kept")
         task = asyncio.create_task(box.exec(f"sleep 100.25{OURS}"))
         waiting = asyncio.create_task(box.exec("echo never"))
@@ -280,18 +287,14 @@ def test_cancelling_kills_the_command_and_keeps_the_slot(backend, in_box):
         assert await are_gone(f"100.25{OURS}")
         assert out(await box.exec("echo $X")) == b"kept\n"
 
-    in_box(backend, test)
 
-
-def test_an_outer_time_limit_is_a_cancellation(backend, in_box):
-    async def test(box: Sandbox) -> None:
+async def test_an_outer_time_limit_is_a_cancellation(backend, in_box):
+    async with in_box(backend) as box:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):
                 await box.exec(f"sleep 100.375{OURS}")
         assert await are_gone(f"100.375{OURS}")
         assert out(await box.exec("echo on")) == b"on\n"
-
-    in_box(backend, test)
 
 
 @pytest.mark.parametrize(
@@ -306,8 +309,8 @@ def test_an_outer_time_limit_is_a_cancellation(backend, in_box):
         ("builtin() { command builtin exit 9; }", None),
     ],
 )
-def test_a_command_that_ends_its_shell_gets_a_new_one(backend, in_box, command, code):
-    async def test(box: Sandbox) -> None:
+async def test_a_command_that_ends_its_shell_gets_a_new_one(backend, in_box, command, code):
+    async with in_box(backend) as box:
         await box.exec("mkdir -p d; cd d; X=lost")
         result = await box.exec(command, timeout=60)
         if code is not None:
@@ -315,51 +318,43 @@ def test_a_command_that_ends_its_shell_gets_a_new_one(backend, in_box, command, 
         await box.exec("true")
         assert out(await box.exec("basename $PWD")) == b"d\n"
 
-    in_box(backend, test)
 
-
-def test_a_shell_killed_between_commands_is_replaced(backend, in_box):
-    async def test(box: Sandbox) -> None:
+async def test_a_shell_killed_between_commands_is_replaced(backend, in_box):
+    async with in_box(backend) as box:
         word = f"100.9{OURS}{next(TURNS)}"  # this test's slot of another backend may be about to end
         await box.exec(f"s=$BASHPID; (sleep 0.05; kill -9 $s; exec sleep {word}) >/dev/null 2>&1 &")
         await wait_running(word)
         await box.exec("true")  # it may be sent before the host notices the death
         assert out(await box.exec("echo on")) == b"on\n"
 
-    in_box(backend, test)
 
-
-def test_false_status_records_cost_only_the_shell(backend, in_box):
+async def test_false_status_records_cost_only_the_shell(backend, in_box):
     """The agent's shell code runs in the shell that reports, so it can write records. The host must not trust them."""
 
-    async def test(box: Sandbox) -> None:
+    async with in_box(backend) as box:
         for lie in (r"x 0\0", r"d 9999 0 /\0", r"\0junk\0", r"r nan\0", r"d 1\0", r"\0d 1 x /\0", "%0100000d"):
             await box.exec(f"for fd in {{10..20}}; do printf '{lie}' >&$fd; done 2>/dev/null", timeout=20)
             results = [await box.exec("echo on", timeout=20) for _ in range(3)]
             assert out(results[-1]) == b"on\n"
 
-    in_box(backend, test)
 
-
-def test_a_stray_process_that_floods_or_drains_the_shells_pipes_is_killed(backend, in_box):
+async def test_a_stray_process_that_floods_or_drains_the_shells_pipes_is_killed(backend, in_box):
     flood = "(while :; do for fd in {10..14}; do printf '\\0x\\0' >&$fd; done; done 2>/dev/null) & sleep 0.2"
     drain = "(while :; do for fd in {10..14}; do read -r -t 0.001 -N 1 -u $fd; done; done 2>/dev/null) & sleep 0.2"
 
-    async def test(box: Sandbox) -> None:
+    async with in_box(backend) as box:
         for stray in (flood, drain):
             await box.exec(stray, timeout=10)
             await box.exec("true", timeout=1)
             await box.settle()
             assert out(await box.exec("echo on", timeout=60)) == b"on\n"
 
-    in_box(backend, test)
-
 
 # ---- files --------------------------------------------------------------------------------------------------------
 
 
-def test_files_are_written_with_their_folders_and_read_back(backend, in_box):
-    async def test(box: Sandbox) -> None:
+async def test_files_are_written_with_their_folders_and_read_back(backend, in_box):
+    async with in_box(backend) as box:
         await box.write("a/b/c.txt", b"relative")
         await box.write("/workspace/a/d.txt", b"absolute")
         await box.write("a/b/c.txt", b"again")
@@ -367,45 +362,37 @@ def test_files_are_written_with_their_folders_and_read_back(backend, in_box):
         assert await box.read("a/d.txt") == b"absolute"
         assert out(await box.exec("cat a/b/c.txt a/d.txt; ls a a/b")) == b"againabsolutea:\nb\nd.txt\n\na/b:\nc.txt\n"
 
-    in_box(backend, test)
 
-
-def test_tmp_is_the_slots_own(backend, in_box):
+async def test_tmp_is_the_slots_own(backend, in_box):
     name = f"/tmp/ludus-test-{os.getpid()}/f"
 
-    async def test(box: Sandbox) -> None:
+    async with in_box(backend) as box:
         await box.write(name, b"x")
         assert await box.read(name) == b"x"
-        assert not Path(name).exists()  # noqa: ASYNC240
+        assert not Path(name).exists()
         assert out(await box.exec(f"cat ${{TMPDIR:-/tmp}}/{name.removeprefix('/tmp/')}")) == b"x"
 
-    in_box(backend, test)
 
-
-def test_a_file_of_10_mb(backend, in_box):
-    async def test(box: Sandbox) -> None:
+async def test_a_file_of_10_mb(backend, in_box):
+    async with in_box(backend) as box:
         data = os.urandom(10_000_000)
         await box.write("big", data)
         assert await box.read("big") == data
         with pytest.raises(ValueError, match="larger than"):
             await box.read("big", max_bytes=9_999_999)
 
-    in_box(backend, test)
 
-
-def test_a_replaced_file_keeps_its_mode_and_a_link_stays_a_link(backend, in_box):
-    async def test(box: Sandbox) -> None:
+async def test_a_replaced_file_keeps_its_mode_and_a_link_stays_a_link(backend, in_box):
+    async with in_box(backend) as box:
         await box.exec("mkdir d; echo old >d/script; chmod 750 d/script; ln -s d/script link")
         await box.write("link", b"#!/bin/sh\necho new\n")
         assert out(await box.exec("stat -c %a d/script; ./link; readlink link; ls -A . d")) == (
             b"750\nnew\nd/script\n.:\nd\nlink\n\nd:\nscript\n"
         )
 
-    in_box(backend, test)
 
-
-def test_what_goes_wrong_with_a_file_is_the_matching_exception(backend, in_box):
-    async def test(box: Sandbox) -> None:
+async def test_what_goes_wrong_with_a_file_is_the_matching_exception(backend, in_box):
+    async with in_box(backend) as box:
         await box.exec("mkdir folder; mkfifo pipe; echo x >file; ln -s loop loop; echo x >locked; chmod 0 locked")
         with pytest.raises(FileNotFoundError):
             await box.read("missing")
@@ -430,21 +417,26 @@ def test_what_goes_wrong_with_a_file_is_the_matching_exception(backend, in_box):
                 await box.write("locked", b"")
         assert out(await box.exec("ls -A")).split() == [b"file", b"folder", b"locked", b"loop", b"pipe"]
 
-    in_box(backend, test)
+
+async def test_python_is_offered_by_both_names(backend, in_box):
+    async with in_box(backend) as box:
+        code = "import sys; print(sys.version_info[0], sys.argv[1])"
+        assert (await box.exec(f"python -c {code!r} 'a b'")).text == "3 a b\n"
+        assert (
+            await box.exec("mkdir bin; ln -s /bin/true bin/python; PATH=$PWD/bin:$PATH; python -c 1/0")
+        ).exit_code == 0
 
 
-def test_file_operations_do_not_depend_on_the_agents_shell(backend, in_box):
-    async def test(box: Sandbox) -> None:
+async def test_file_operations_do_not_depend_on_the_agents_shell(backend, in_box):
+    async with in_box(backend) as box:
         await box.exec("mkdir -p here; cd here; set -eufC; IFS=/; PATH=/nowhere; head() { echo lie; }; export -f head")
         await box.write("f", b"truth")
         assert await box.read("f") == b"truth"
 
-    in_box(backend, test)
-
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.lists(st.binary(max_size=5000), min_size=1, max_size=5), name=st.text(min_size=1, max_size=40))
-def test_any_bytes_in_any_file_come_back(one_box, data, name):
+async def test_any_bytes_in_any_file_come_back(one_box, data, name):
     name = name.replace("/", "_").replace("\0", "_")
     if name in (".", "..") or len(name.encode(errors="replace")) > 200:
         name = "plain"
@@ -453,12 +445,9 @@ def test_any_bytes_in_any_file_come_back(one_box, data, name):
     except UnicodeEncodeError:
         name = "plain"
 
-    async def test(box: Sandbox) -> None:
-        for content in data:
-            await box.write(f"any/{name}", content)
-            assert await box.read(f"any/{name}") == content
-
-    one_box(test)
+    for content in data:
+        await one_box.write(f"any/{name}", content)
+        assert await one_box.read(f"any/{name}") == content
 
 
 NASTY = st.text(alphabet="'\"\\$`!(){}[]<>|&;#*?~ \t\n\r\x01\x7fab0é世-=%@:", max_size=200)
@@ -466,41 +455,27 @@ NASTY = st.text(alphabet="'\"\\$`!(){}[]<>|&;#*?~ \t\n\r\x01\x7fab0é世-=%@:", 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=NASTY)
-def test_any_text_survives_quoting(one_box, text):
+async def test_any_text_survives_quoting(one_box, text):
     from shlex import quote
 
-    async def test(box: Sandbox) -> None:
-        assert out(await box.exec(f"printf %s {quote(text)}")) == text.encode()
-        assert out(await box.exec('printf %s "$V"', env={"V": text})) == text.encode()
-        assert out(await box.exec("cat", stdin=text.encode())) == text.encode()
-
-    one_box(test)
+    assert out(await one_box.exec(f"printf %s {quote(text)}")) == text.encode()
+    assert out(await one_box.exec('printf %s "$V"', env={"V": text})) == text.encode()
+    assert out(await one_box.exec("cat", stdin=text.encode())) == text.encode()
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=NASTY)
-def test_any_text_as_a_command_leaves_the_slot_usable(one_box, text):
-    async def test(box: Sandbox) -> None:
-        result = await box.exec(text, timeout=2)
-        assert 0 <= result.exit_code <= 255
-        assert out(await box.exec("cd /; echo on")) == b"on\n"
-
-    one_box(test)
+async def test_any_text_as_a_command_leaves_the_slot_usable(one_box, text):
+    result = await one_box.exec(text, timeout=2)
+    assert 0 <= result.exit_code <= 255
+    assert out(await one_box.exec("cd /; echo on")) == b"on\n"
 
 
-@pytest.fixture(params=["bwrap"])
-def one_box(bwrap):
-    """Run async functions, one after the other, in one slot that stays for the whole test."""
-    with asyncio.Runner() as runner:
-        stack = AsyncExitStack()
-
-        async def enter() -> Sandbox:
-            pool = await stack.enter_async_context(open_pool(bwrap))
-            return await stack.enter_async_context(pool.lease(SandboxSpec(disk_mb=64)))
-
-        box = runner.run(enter())
-        yield lambda test: runner.run(test(box))
-        runner.run(stack.aclose())
+@pytest_asyncio.fixture(loop_scope="module")
+async def one_box(pool):
+    """A slot that stays for all examples of a test."""
+    async with pool.lease(SandboxSpec(disk_mb=64)) as box:
+        yield box
 
 
 # ---- background processes -----------------------------------------------------------------------------------------
@@ -514,8 +489,8 @@ async def wait_exit(box: Sandbox, process: str) -> int:
     return code
 
 
-def test_a_background_process_is_polled_read_fed_and_ends(backend, in_box):
-    async def test(box: Sandbox) -> None:
+async def test_a_background_process_is_polled_read_fed_and_ends(backend, in_box):
+    async with in_box(backend) as box:
         await box.exec("export V=value; mkdir -p d; cd d")
         process = await box.start('echo "$V $(basename $PWD)"; read -r line; echo "got $line" >&2; exit 4')
         assert process == "bg-1"
@@ -528,11 +503,9 @@ def test_a_background_process_is_polled_read_fed_and_ends(backend, in_box):
             await box.send(process, b"more")
         await box.kill(process)
 
-    in_box(backend, test)
 
-
-def test_several_background_processes_and_their_end(backend, in_box):
-    async def test(box: Sandbox) -> None:
+async def test_several_background_processes_and_their_end(backend, in_box):
+    async with in_box(backend) as box:
         await box.exec("mkdir -p sub")
         stubborn = await box.start(f"trap '' TERM; while :; do sleep 100.625{OURS}; done")
         quick = await box.start("pwd", cwd="sub")
@@ -549,21 +522,17 @@ def test_several_background_processes_and_their_end(backend, in_box):
         with pytest.raises(OSError):
             await box.start("true", cwd="nowhere")
 
-    in_box(backend, test)
 
-
-def test_a_process_that_does_not_read_its_input(backend, in_box):
-    async def test(box: Sandbox) -> None:
+async def test_a_process_that_does_not_read_its_input(backend, in_box):
+    async with in_box(backend) as box:
         process = await box.start("sleep 100.875")
         with pytest.raises(BlockingIOError):
             await box.send(process, b"x" * 1_000_000)
         assert out(await box.exec("echo on")) == b"on\n"
 
-    in_box(backend, test)
 
-
-def test_settle_kills_daemons_and_keeps_files(backend, in_box):
-    async def test(box: Sandbox) -> None:
+async def test_settle_kills_daemons_and_keeps_files(backend, in_box):
+    async with in_box(backend) as box:
         await box.write("kept", b"file")
         process = await box.start(f"sleep 200.125{OURS}")
         await box.exec(
@@ -580,14 +549,12 @@ def test_settle_kills_daemons_and_keeps_files(backend, in_box):
         assert await box.poll(process) == 137
         await box.settle()
 
-    in_box(backend, test)
-
 
 # ---- the slot -----------------------------------------------------------------------------------------------------
 
 
-def test_close_ends_everything_and_may_be_repeated(backend, in_box):
-    async def test(box: Sandbox) -> None:
+async def test_close_ends_everything_and_may_be_repeated(backend, in_box):
+    async with in_box(backend) as box:
         running = asyncio.create_task(box.exec(f"sleep 300.125{OURS}"))
         await wait_running(f"300.125{OURS}")
         await box.close()
@@ -599,11 +566,9 @@ def test_close_ends_everything_and_may_be_repeated(backend, in_box):
             with pytest.raises(SandboxError):
                 await after
 
-    in_box(backend, test)
 
-
-def test_close_from_a_cancelled_task(backend, in_box):
-    async def test(box: Sandbox) -> None:
+async def test_close_from_a_cancelled_task(backend, in_box):
+    async with in_box(backend) as box:
         await box.exec(f"sleep 300.25{OURS} >/dev/null 2>&1 &")
 
         async def close_late() -> None:
@@ -621,11 +586,9 @@ def test_close_from_a_cancelled_task(backend, in_box):
             await task
         assert not find_processes(OURS)
 
-    in_box(backend, test)
 
-
-def test_a_ctrl_c_for_the_driver_does_not_reach_the_slot(backend, in_box):
-    async def test(box: Sandbox) -> None:
+async def test_a_ctrl_c_for_the_driver_does_not_reach_the_slot(backend, in_box):
+    async with in_box(backend) as box:
         await box.exec("sleep 300.375 >/dev/null 2>&1 &")
         ours = os.getpgid(0)
         groups: set[int] = set()
@@ -635,35 +598,29 @@ def test_a_ctrl_c_for_the_driver_does_not_reach_the_slot(backend, in_box):
         assert groups
         assert ours not in groups
 
-    in_box(backend, test)
 
-
-def test_spec_variables_are_set_and_the_hosts_are_not(backend, in_box, monkeypatch):
+async def test_spec_variables_are_set_and_the_hosts_are_not(backend, in_box, monkeypatch):
     monkeypatch.setenv("LUDUS_TEST_SECRET", "hunter2")
 
-    async def test(box: Sandbox) -> None:
+    async with in_box(backend, SandboxSpec(disk_mb=64, env=(("GIVEN", "a b"),))) as box:
         assert out(await box.exec("echo $GIVEN")) == b"a b\n"
         await box.settle()
         everything = out(await box.exec("env; echo $GIVEN"))
         assert b"a b\n" in everything
         assert b"hunter2" not in everything
 
-    in_box(backend, test, SandboxSpec(disk_mb=64, env=(("GIVEN", "a b"),)))
 
-
-def test_seconds_are_measured(backend, in_box):
-    async def test(box: Sandbox) -> None:
+async def test_seconds_are_measured(backend, in_box):
+    async with in_box(backend) as box:
         before = time.monotonic()
         result = await box.exec("sleep 0.1")
         assert 0.1 <= result.seconds <= time.monotonic() - before
-
-    in_box(backend, test)
 
 
 # ---- folders, executions, reset -----------------------------------------------------------------------------------
 
 
-def test_files_and_folders_go_in_and_out(backend, in_box, tmp_path):
+async def test_files_and_folders_go_in_and_out(backend, in_box, tmp_path):
     source, target = tmp_path / "in", tmp_path / "out"
     (source / "a" / "empty").mkdir(parents=True)
     (source / "a" / "run.sh").write_text("echo ran")
@@ -672,7 +629,7 @@ def test_files_and_folders_go_in_and_out(backend, in_box, tmp_path):
     (source / "link").symlink_to("a/run.sh")
     (source / "-odd\n'name").write_text("odd")
 
-    async def test(box: Sandbox) -> None:
+    async with in_box(backend) as box:
         await box.upload(source, "folder")
         assert (await box.exec("folder/a/run.sh; sh folder/link; cat <folder/-odd*")).stdout == b"ran\nran\nodd"
         await box.upload(source / "bytes", "/tmp/x/y")
@@ -688,11 +645,9 @@ def test_files_and_folders_go_in_and_out(backend, in_box, tmp_path):
         await box.download("folder/link", tmp_path / "one")
         assert (tmp_path / "one").read_text() == "echo ran"
 
-    in_box(backend, test)
 
-
-def test_what_goes_wrong_with_a_transfer_is_the_matching_exception(backend, in_box, tmp_path):
-    async def test(box: Sandbox) -> None:
+async def test_what_goes_wrong_with_a_transfer_is_the_matching_exception(backend, in_box, tmp_path):
+    async with in_box(backend) as box:
         with pytest.raises(FileNotFoundError):
             await box.upload(tmp_path / "missing", "x")
         with pytest.raises(FileNotFoundError):
@@ -710,31 +665,25 @@ def test_what_goes_wrong_with_a_transfer_is_the_matching_exception(backend, in_b
         await box.download("out", tmp_path / "out")
         assert list((tmp_path / "out").iterdir()) == []
 
-    in_box(backend, test)
 
-
-def test_an_archive_of_more_than_one_part_is_whole(backend, in_box):
-    async def test(box: Sandbox) -> None:
+async def test_an_archive_of_more_than_one_part_is_whole(backend, in_box):
+    async with in_box(backend, SandboxSpec(disk_mb=100)) as box:
         await box.exec("head -c 40000000 /dev/urandom >big; sha256sum <big >sum")
         packed = await box.pack(".")
         await box.unpack(packed, "/tmp/again")
         same = await box.exec("sha256sum <${TMPDIR:-/tmp}/again/big; cat sum")
         assert len(set(same.stdout.splitlines())) == 1
 
-    in_box(backend, test, SandboxSpec(disk_mb=100))
 
-
-def test_unpacking_can_replace_what_is_there(backend, in_box):
-    async def test(box: Sandbox) -> None:
+async def test_unpacking_can_replace_what_is_there(backend, in_box):
+    async with in_box(backend) as box:
         await box.exec("mkdir -p new old/locked; echo n >new/n; touch old/locked/x .hidden; chmod 000 old/locked")
         await box.unpack(await box.pack("new"), "old", replace=True)
         assert (await box.exec("ls -A old")).stdout == b"n\n"
 
-    in_box(backend, test)
 
-
-def test_an_execution_with_an_id_runs_once(backend, in_box):
-    async def test(box: Sandbox) -> None:
+async def test_an_execution_with_an_id_runs_once(backend, in_box):
+    async with in_box(backend) as box:
         first = await box.exec("echo x >>count; echo $RANDOM$RANDOM", execution="one")
         assert first.id == "one"
         assert await box.exec("echo x >>count; echo $RANDOM$RANDOM", execution="one") == first
@@ -750,11 +699,9 @@ def test_an_execution_with_an_id_runs_once(backend, in_box):
             await slow
         assert (await box.exec("echo again", execution="cut")).stdout == b"again\n"
 
-    in_box(backend, test)
 
-
-def test_reset_leaves_nothing(backend, in_box):
-    async def test(box: Sandbox) -> None:
+async def test_reset_leaves_nothing(backend, in_box):
+    async with in_box(backend) as box:
         await box.start(f"sleep 543.{OURS}")
         await box.exec(
             f"echo x >x; mkdir ~/h; touch ${{TMPDIR:-/tmp}}/t ~/h/y; export KEPT=1; cd /; (setsid sleep 543.{OURS} &)"
@@ -770,8 +717,6 @@ def test_reset_leaves_nothing(backend, in_box):
         await box.close()
         with pytest.raises(SandboxError):
             await box.reset()
-
-    in_box(backend, test)
 
 
 # ---- ports --------------------------------------------------------------------------------------------------------
@@ -796,15 +741,13 @@ def connect_to(port: int) -> str:
     return f"exec 3<>/dev/tcp/127.0.0.1/{port} && cat <&3"
 
 
-def test_a_slot_reaches_the_driver_through_its_port_while_it_is_open(backend, in_box):
-    async def test(box: Sandbox) -> None:
+async def test_a_slot_reaches_the_driver_through_its_port_while_it_is_open(backend, in_box):
+    async with in_box(backend) as box:
         for _ in range(2):
             async with serve(box, greet) as port:
                 for _ in range(2):
                     assert out(await box.exec(connect_to(port))) == b"hello\n"
             assert (await box.exec(connect_to(port))).exit_code != 0
-
-    in_box(backend, test)
 
 
 CLIENTS = """
@@ -821,10 +764,10 @@ print("all")
 """
 
 
-def test_many_connections_at_once_lose_no_byte(backend, in_box):
+async def test_many_connections_at_once_lose_no_byte(backend, in_box):
     many = 20
 
-    async def test(box: Sandbox) -> None:
+    async with in_box(backend) as box:
         received = asyncio.Semaphore(0)
         all_received = asyncio.Event()
 
@@ -844,8 +787,6 @@ def test_many_connections_at_once_lose_no_byte(backend, in_box):
             all_received.set()
             assert out(await running) == b"all\n"
 
-    in_box(backend, test)
-
 
 LISTENER = """
 import socket, sys
@@ -855,8 +796,8 @@ connection.sendall(b"one more thing")
 """
 
 
-def test_a_connection_stays_open_one_way_when_the_driver_has_sent_all(backend, in_box):
-    async def test(box: Sandbox) -> None:
+async def test_a_connection_stays_open_one_way_when_the_driver_has_sent_all(backend, in_box):
+    async with in_box(backend) as box:
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
         async def end_first(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -871,11 +812,9 @@ def test_a_connection_stays_open_one_way_when_the_driver_has_sent_all(backend, i
             out(await box.exec(f"python3 listener.py {port}"))
             assert await answer == b"one more thing"
 
-    in_box(backend, test)
 
-
-def test_a_reset_closes_the_port_and_the_slot_can_have_a_new_one(backend, in_box):
-    async def test(box: Sandbox) -> None:
+async def test_a_reset_closes_the_port_and_the_slot_can_have_a_new_one(backend, in_box):
+    async with in_box(backend) as box:
         connected, ended = asyncio.Event(), asyncio.Event()
 
         async def wait(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -892,5 +831,3 @@ def test_a_reset_closes_the_port_and_the_slot_can_have_a_new_one(backend, in_box
             await ended.wait()
         async with serve(box, greet) as port:
             assert out(await box.exec(connect_to(port))) == b"hello\n"
-
-    in_box(backend, test)

@@ -22,6 +22,12 @@ def read_commands(*lines: str) -> list[tuple[str, ...]]:
     return [step.command for step in read(*lines) if isinstance(step, RunStep)]
 
 
+def test_bases_with_a_working_folder():
+    recipe = read_dockerfile("FROM example/t-bench/python-3-13:1\nCOPY a .\n")
+    assert (recipe.folder, recipe.steps[0]) == ("/app", FolderStep("/app", 1))
+    assert read_dockerfile("FROM python:3.13\n").folder == "/"
+
+
 def test_variables_folder_and_user_are_filled_in():
     recipe = read_dockerfile(
         'ARG V=3.11\nFROM python:${V}-slim AS main\nENV A=1 B="two words" PATH=/opt/bin:$PATH\nENV OLD some value\n'

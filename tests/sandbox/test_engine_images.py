@@ -1,6 +1,5 @@
 """The commands of an engine, by a stand-in. `tests/sandbox/remote/test_engine_builds.py` has a real one."""
 
-import asyncio
 import json
 import os
 from pathlib import Path
@@ -43,15 +42,15 @@ def bin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def make(spec: ImageSpec, engine: str = "docker") -> EngineImage:
-    return asyncio.run(make_image(spec, (engine,)))
+async def make(spec: ImageSpec, engine: str = "docker") -> EngineImage:
+    return await make_image(spec, (engine,))
 
 
-def test_a_folder_is_built_and_a_name_pulled_once(bin: Path, tmp_path: Path):
+async def test_a_folder_is_built_and_a_name_pulled_once(bin: Path, tmp_path: Path):
     (tmp_path / "Dockerfile").write_text("FROM x\nRUN <<EOF\necho 1\nEOF\n")
-    assert make(ImageSpec(folder=str(tmp_path))) == IMAGE
+    assert await make(ImageSpec(folder=str(tmp_path))) == IMAGE
     for _ in range(2):
-        assert make(ImageSpec(name="org/x:1")) == IMAGE
+        assert await make(ImageSpec(name="org/x:1")) == IMAGE
     calls = (bin / "calls").read_text().splitlines()
     assert calls[0].startswith(f"build --force-rm --label {LABEL} --iidfile ")
     assert calls[0].endswith(f" {tmp_path}")
@@ -59,7 +58,7 @@ def test_a_folder_is_built_and_a_name_pulled_once(bin: Path, tmp_path: Path):
     assert calls.count("pull --quiet org/x:1") == 1
     (bin / "pulled").unlink()
     with pytest.raises(SandboxError, match="docker has no image 'org/x:1', and 'pull' is off"):
-        asyncio.run(make_image(ImageSpec(name="org/x:1"), ("docker",), pull=False))
+        await make_image(ImageSpec(name="org/x:1"), ("docker",), pull=False)
 
 
 def test_files_are_exported_and_the_container_is_removed(bin: Path, tmp_path: Path):
@@ -69,11 +68,11 @@ def test_files_are_exported_and_the_container_is_removed(bin: Path, tmp_path: Pa
     assert (bin / "calls").read_text().splitlines() == ["create 0123 true", "export c1", "rm --force c1"]
 
 
-def test_what_the_engine_says_is_the_error(bin: Path, tmp_path: Path):
+async def test_what_the_engine_says_is_the_error(bin: Path, tmp_path: Path):
     with pytest.raises(SandboxError, match=f"docker cannot build {tmp_path}: no Dockerfile in"):
-        make(ImageSpec(folder=str(tmp_path)))
+        await make(ImageSpec(folder=str(tmp_path)))
     with pytest.raises(SandboxError, match="there is no program 'podman-of-nobody'"):
-        make(ImageSpec(name="x"), "podman-of-nobody")
+        await make(ImageSpec(name="x"), "podman-of-nobody")
     for text in ("", "[]", "{}"):
         with pytest.raises(SandboxError, match="is not understood"):
             read_inspection(text)

@@ -3,7 +3,6 @@
 All targets are made by the tests: listeners on the host's loopback, files, processes and other slots.
 """
 
-import asyncio
 import io
 import os
 import socket
@@ -36,8 +35,8 @@ async def run_python(box: Sandbox, source: str) -> str:
 
 
 @needs_python
-def test_ptrace_and_the_memory_of_others_are_out_of_reach(bwrap, in_box):
-    async def test(box: Sandbox) -> None:
+async def test_ptrace_and_the_memory_of_others_are_out_of_reach(bwrap, in_box):
+    async with in_box(bwrap) as box:
         found = await run_python(
             box,
             "import ctypes, subprocess\n"
@@ -52,28 +51,23 @@ def test_ptrace_and_the_memory_of_others_are_out_of_reach(bwrap, in_box):
         assert found.splitlines()[0] == "[-1, -1, -1, -1]"
         assert "read 1" not in found
 
-    in_box(bwrap, test)
 
-
-def test_another_slots_processes_and_files_are_out_of_sight(bwrap):
-    async def main() -> None:
-        async with open_pool(bwrap) as pool, pool.lease(SMALL) as one, pool.lease(SMALL) as two:
-            await one.exec("echo s3cret-word >/workspace/s; cp s /tmp; cp s /dev/shm; cp s ~; sleep 4321 & true")
-            seen = await two.exec(
-                "grep -rs s3cret-word /workspace /tmp /dev/shm ~ /run; cat /proc/[0-9]*/cmdline | tr '\\0' ' '; "
-                "ls /proc | grep -c '^[0-9]'; ipcs 2>/dev/null | grep -c 0x"
-            )
-            assert b"s3cret-word" not in seen.stdout
-            assert b"4321" not in seen.stdout
-
-    asyncio.run(main())
+async def test_another_slots_processes_and_files_are_out_of_sight(bwrap):
+    async with open_pool(bwrap) as pool, pool.lease(SMALL) as one, pool.lease(SMALL) as two:
+        await one.exec("echo s3cret-word >/workspace/s; cp s /tmp; cp s /dev/shm; cp s ~; sleep 4321 & true")
+        seen = await two.exec(
+            "grep -rs s3cret-word /workspace /tmp /dev/shm ~ /run; cat /proc/[0-9]*/cmdline | tr '\\0' ' '; "
+            "ls /proc | grep -c '^[0-9]'; ipcs 2>/dev/null | grep -c 0x"
+        )
+        assert b"s3cret-word" not in seen.stdout
+        assert b"4321" not in seen.stdout
 
 
 # ---- privileges and devices ---------------------------------------------------------------------------------------
 
 
-def test_set_user_id_programs_give_nothing(bwrap, in_box):
-    async def test(box: Sandbox) -> None:
+async def test_set_user_id_programs_give_nothing(bwrap, in_box):
+    async with in_box(bwrap) as box:
         await box.exec("cp /usr/bin/id /workspace/id; chmod u+s,g+s /workspace/id")
         assert (await box.exec("/workspace/id -u; /workspace/id -g")).stdout == b"1000\n1000\n"
         flags = await box.exec(
@@ -86,11 +80,9 @@ def test_set_user_id_programs_give_nothing(bwrap, in_box):
         mounts = await box.exec("awk '{print $2, $4}' /proc/mounts | grep -E '^/(workspace|tmp|home|dev/shm)'")
         assert all(b"nosuid" in line and b"nodev" in line for line in mounts.stdout.splitlines() if line)
 
-    in_box(bwrap, test)
 
-
-def test_devices_are_harmless_and_none_can_be_made(bwrap, in_box):
-    async def test(box: Sandbox) -> None:
+async def test_devices_are_harmless_and_none_can_be_made(bwrap, in_box):
+    async with in_box(bwrap) as box:
         devices = await box.exec("find /dev -type c -o -type b | sort")
         harmless = {b"null", b"zero", b"full", b"random", b"urandom", b"tty", b"ptmx", b"console"}
         assert {d.rpartition(b"/")[2] for d in devices.stdout.split()} <= harmless
@@ -99,14 +91,12 @@ def test_devices_are_harmless_and_none_can_be_made(bwrap, in_box):
         for path in ("/dev/mem", "/dev/kmsg", "/dev/sda", "/dev/vda", "/dev/fuse", "/dev/kvm", "/dev/net/tun"):
             assert (await box.exec(f"head -c 1 {path}")).exit_code != 0
 
-    in_box(bwrap, test)
-
 
 # ---- network ------------------------------------------------------------------------------------------------------
 
 
 @needs_python
-def test_the_hosts_sockets_of_every_kind_are_out_of_reach(bwrap, in_box, tmp_path):
+async def test_the_hosts_sockets_of_every_kind_are_out_of_reach(bwrap, in_box, tmp_path):
     tcp, udp = socket.socket(), socket.socket(type=socket.SOCK_DGRAM)
     named, abstract = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
     name = f"ludus-test-{os.getpid()}"
@@ -123,7 +113,7 @@ def test_the_hosts_sockets_of_every_kind_are_out_of_reach(bwrap, in_box, tmp_pat
         for listener in (tcp, named, abstract):
             listener.listen()
 
-        async def test(box: Sandbox) -> None:
+        async with in_box(bwrap) as box:
             found = await run_python(
                 box,
                 "import socket\n"
@@ -137,8 +127,6 @@ def test_the_hosts_sockets_of_every_kind_are_out_of_reach(bwrap, in_box, tmp_pat
                 "print(sorted(n for _, n in socket.if_nameindex()))\n",
             )
             assert found.splitlines() == ["False False False", "['lo']"]
-
-        in_box(bwrap, test)
         for listener in (tcp, named, abstract):
             with pytest.raises(BlockingIOError):
                 listener.accept()
@@ -150,8 +138,8 @@ def test_the_hosts_sockets_of_every_kind_are_out_of_reach(bwrap, in_box, tmp_pat
 
 
 @needs_python
-def test_a_flood_of_descriptors_stays_in_its_process(bwrap, in_box):
-    async def test(box: Sandbox) -> None:
+async def test_a_flood_of_descriptors_stays_in_its_process(bwrap, in_box):
+    async with in_box(bwrap, SMALL) as box:
         found = await run_python(
             box,
             "import os\nfds = []\n"
@@ -161,29 +149,24 @@ def test_a_flood_of_descriptors_stays_in_its_process(bwrap, in_box):
         assert found == "24 True\n"
         assert (await box.exec("echo fine")).stdout == b"fine\n"
 
-    in_box(bwrap, test, SMALL)
 
-
-def test_a_million_files_meet_the_memory_limit_and_the_pool_goes_on(bwrap):
+async def test_a_million_files_meet_the_memory_limit_and_the_pool_goes_on(bwrap):
     """The slot's file systems do not limit the number of files, but files count as memory. At most the slot is lost."""
 
-    async def main() -> None:
-        async with open_pool(bwrap) as pool, pool.lease(SMALL) as neighbour:
-            with suppress(SandboxError):
-                async with pool.lease(SMALL) as box:
-                    flood = "mkdir f; cd f; i=0; while ((i++ < 300000)); do : >$i || break; done"
-                    await box.exec(flood, timeout=3)
-                    names = await box.exec("ls -f /workspace/f | wc -l", cwd="/tmp")
-                    assert int(names.stdout or 0) < 300000  # empty if no memory was left for counting
-            assert (await neighbour.exec("echo fine")).stdout == b"fine\n"
-            async with pool.lease(SMALL) as fresh:
-                assert (await fresh.exec("ls; echo fine")).stdout == b"fine\n"
-
-    asyncio.run(main())
+    async with open_pool(bwrap) as pool, pool.lease(SMALL) as neighbour:
+        with suppress(SandboxError):
+            async with pool.lease(SMALL) as box:
+                flood = "mkdir f; cd f; i=0; while ((i++ < 300000)); do : >$i || break; done"
+                await box.exec(flood, timeout=3)
+                names = await box.exec("ls -f /workspace/f | wc -l", cwd="/tmp")
+                assert int(names.stdout or 0) < 300000  # empty if no memory was left for counting
+        assert (await neighbour.exec("echo fine")).stdout == b"fine\n"
+        async with pool.lease(SMALL) as fresh:
+            assert (await fresh.exec("ls; echo fine")).stdout == b"fine\n"
 
 
 @needs_python
-def test_an_uploaded_bomb_fills_no_more_than_the_slots_own_disk(bwrap, in_box, tmp_path):
+async def test_an_uploaded_bomb_fills_no_more_than_the_slots_own_disk(bwrap, in_box, tmp_path):
     bomb = tmp_path / "bomb.tar.gz"
     with tarfile.open(bomb, "w:gz", compresslevel=9) as tar:
         for name in "abcd":
@@ -192,7 +175,7 @@ def test_an_uploaded_bomb_fills_no_more_than_the_slots_own_disk(bwrap, in_box, t
             tar.addfile(info, io.BytesIO(bytes(info.size)))
     assert bomb.stat().st_size < 2**20
 
-    async def test(box: Sandbox) -> None:
+    async with in_box(bwrap, SMALL) as box:
         await box.upload(bomb, "bomb.tar.gz")
         result = await box.exec("tar xzf bomb.tar.gz")
         assert result.exit_code != 0
@@ -203,8 +186,6 @@ def test_an_uploaded_bomb_fills_no_more_than_the_slots_own_disk(bwrap, in_box, t
             await box.upload(tmp_path / "large", "large")
         with pytest.raises(ArchiveTooLarge):
             await box.upload(tmp_path / "large", "/tmp/large", max_bytes=2**20)
-
-    in_box(bwrap, test, SMALL)
 
 
 def test_a_killed_driver_with_64_slots_leaves_nothing(bwrap, open_folder):

@@ -13,7 +13,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,11 +22,13 @@ import pytest
 from tests.sandbox_kit import make_pool
 
 import ludus.sandbox
-from ludus.agent import Policy
+from ludus.engine import run_many
 from ludus.env import Env
 from ludus.errors import SandboxError
 from ludus.models.scripted import ScriptedModel, call, say
-from ludus.rollout import Job, RunOptions, run, run_many
+from ludus.policy import Policy
+from ludus.rollout import run
+from ludus.runner import Job, Runner, RunOptions
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.sandbox.local.bwrap import Bwrap
 from ludus.sandbox.pool import Pool
@@ -62,7 +65,7 @@ def policy(command: str) -> Policy:
 
 
 async def rollout(pool: Pool, command: str = "echo x > f") -> Rollout:
-    return await run(Job(TASK, policy(command)), Write(), pool)
+    return await run(Job(TASK, policy(command)), Runner(Write(), pool))
 
 
 def assert_failed(done: Rollout, *words: str) -> None:
@@ -82,23 +85,21 @@ async def assert_recovered(pool: Pool) -> None:
             await asyncio.sleep(0.005)
 
 
-def run_with_pool(test: Callable[[Pool], Awaitable[None]], **options: Any) -> None:
-    async def main() -> None:
-        try:
-            async with asyncio.timeout(300), make_pool(bwrap.create, **options) as pool:
-                await test(pool)
-        finally:
-            await bwrap.close()
-
+@asynccontextmanager
+async def open_bwrap_pool(**options: Any) -> AsyncGenerator[Pool]:
     bwrap = Bwrap()
-    asyncio.run(main())
+    try:
+        async with asyncio.timeout(300), make_pool(bwrap.create, **options) as pool:
+            yield pool
+    finally:
+        await bwrap.close()
 
 
 # ---- slots --------------------------------------------------------------------------------------------------------
 
 
-def test_a_slot_that_is_killed_while_a_command_runs(bwrap):
-    async def test(pool: Pool) -> None:
+async def test_a_slot_that_is_killed_while_a_command_runs(bwrap):
+    async with open_bwrap_pool() as pool:
         seconds = f"600.{os.getpid()}"  # unique to this test
         running = asyncio.create_task(rollout(pool, f"sleep {seconds}"))
         async with asyncio.timeout(100):
@@ -110,8 +111,6 @@ def test_a_slot_that_is_killed_while_a_command_runs(bwrap):
             while _find_running(f"sleep\x00{seconds}\x00"):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         await assert_recovered(pool)
-
-    run_with_pool(test)
 
 
 def _find_running(line: str) -> list[int]:
@@ -130,17 +129,16 @@ def _find_first_processes() -> list[int]:
     return [pid for slot in slots for pid in find_children(slot)]
 
 
-def test_a_slot_that_is_taken_back_while_its_rollout_runs(bwrap):
-    async def test(pool: Pool) -> None:
+async def test_a_slot_that_is_taken_back_while_its_rollout_runs(bwrap):
+    async with open_bwrap_pool(lifetime_seconds=0.5) as pool:
         assert_failed(await rollout(pool, "sleep 600"))
         assert pool.metrics().expired == 1
+    async with open_bwrap_pool() as pool:
+        await assert_recovered(pool)
 
-    run_with_pool(test, lifetime_seconds=0.5)
-    run_with_pool(assert_recovered)
 
-
-def test_a_slot_that_was_taken_back_is_reported_to_its_holder(bwrap):
-    async def test(pool: Pool) -> None:
+async def test_a_slot_that_was_taken_back_is_reported_to_its_holder(bwrap):
+    async with open_bwrap_pool(lease_seconds=0.2) as pool:
         box = await pool.acquire("silent", SPEC)
         async with asyncio.timeout(100):
             while pool.metrics().live or not pool.metrics().expired:  # noqa: ASYNC110
@@ -150,8 +148,6 @@ def test_a_slot_that_was_taken_back_is_reported_to_its_holder(bwrap):
         with pytest.raises(SandboxError, match="holds no slot"):
             pool.heartbeat("silent")
         await assert_recovered(pool)
-
-    run_with_pool(test, lease_seconds=0.2)
 
 
 class Stuck:
@@ -165,28 +161,25 @@ class Stuck:
     close = reset
 
 
-def test_a_slot_that_hangs_in_reset_or_close_frees_its_place():
-    async def main() -> None:
-        made = 0
+async def test_a_slot_that_hangs_in_reset_or_close_frees_its_place():
+    made = 0
 
-        async def create(spec: SandboxSpec) -> Any:
-            nonlocal made
-            made += 1
-            return Stuck()
+    async def create(spec: SandboxSpec) -> Any:
+        nonlocal made
+        made += 1
+        return Stuck()
 
-        async with asyncio.timeout(100):
-            async with make_pool(create, max_slots=1, patience_seconds=0.05) as pool:
-                await pool.acquire("a", SPEC)
-                pool.release("a", reset=True)
-                await pool.acquire("b", SPEC)
-                assert (made, pool.metrics().broken) == (2, 1)
-            assert pool.metrics().lost == 2
-
-    asyncio.run(main())
+    async with asyncio.timeout(100):
+        async with make_pool(create, max_slots=1, patience_seconds=0.05) as pool:
+            await pool.acquire("a", SPEC)
+            pool.release("a", reset=True)
+            await pool.acquire("b", SPEC)
+            assert (made, pool.metrics().broken) == (2, 1)
+        assert pool.metrics().lost == 2
 
 
-def test_a_rollout_that_gets_no_slot_in_time(bwrap, pass_time):
-    async def test(pool: Pool) -> None:
+async def test_a_rollout_that_gets_no_slot_in_time(bwrap, pass_time):
+    async with open_bwrap_pool(max_slots=1, acquire_seconds=100) as pool:
         async with pool.lease(SPEC):
             waiting = asyncio.create_task(rollout(pool))
             while not pool.metrics().waiting:  # noqa: ASYNC110
@@ -195,13 +188,11 @@ def test_a_rollout_that_gets_no_slot_in_time(bwrap, pass_time):
             assert_failed(await waiting, "no slot within 100 s", "1 of 1 slots are leased")
         await assert_recovered(pool)
 
-    run_with_pool(test, max_slots=1, acquire_seconds=100)
-
 
 # ---- the host -----------------------------------------------------------------------------------------------------
 
 
-def test_more_rollouts_than_slots_and_a_backend_that_fails_at_times(bwrap):
+async def test_more_rollouts_than_slots_and_a_backend_that_fails_at_times(bwrap):
     """Some slots cannot be made. Their rollouts are run again, and all get a score."""
 
     async def main() -> None:
@@ -219,29 +210,29 @@ def test_more_rollouts_than_slots_and_a_backend_that_fails_at_times(bwrap):
             async with asyncio.timeout(300), make_pool(create, max_slots=3) as pool:
                 jobs = [Job(TASK, policy("echo x > f"), number) for number in range(12)]
                 options = RunOptions(6, 6)
-                await run_many(iter(jobs), Write(), pool, options, record=lambda _, rollout: done.append(rollout))
+                await run_many(
+                    iter(jobs), Runner(Write(), pool, options=options), lambda _, rollout: done.append(rollout)
+                )
         finally:
             await bwrap.close()
         assert len(done) == 12
         assert all(each.score is not None and each.score.passed for each in done), [each.failure for each in done]
 
-    asyncio.run(main())
+    await main()
 
 
 @pytest.mark.parametrize("code", [errno.EAGAIN, errno.ENOMEM, errno.EMFILE])
-def test_a_host_that_can_start_no_process(bwrap, monkeypatch, code):
+async def test_a_host_that_can_start_no_process(bwrap, monkeypatch, code):
     """The kernel is out of processes, memory or descriptors when a program is started."""
     real = subprocess.Popen
 
-    async def test(pool: Pool) -> None:
+    async with open_bwrap_pool() as pool:
         await assert_recovered(pool)
         with monkeypatch.context() as patch:
             patch.setattr(subprocess, "Popen", _make_refusing(code))
             assert_failed(await rollout(pool), os.strerror(code))
         assert subprocess.Popen is real
         await assert_recovered(pool)
-
-    run_with_pool(test)
 
 
 def _make_refusing(code: int) -> Any:
@@ -377,11 +368,11 @@ def test_no_module_reads_a_clock_that_can_jump():
                 assert owner not in ("time", "datetime", "datetime.datetime", "date"), f"{path.name}: {owner}"
 
 
-def test_a_clock_that_jumps_changes_nothing(bwrap, monkeypatch):
+async def test_a_clock_that_jumps_changes_nothing(bwrap, monkeypatch):
     jumps = iter([0.0, 1e9, -1e9] * 100_000)
     real = time.time
 
-    async def test(pool: Pool) -> None:
+    async with open_bwrap_pool(lease_seconds=300.0, lifetime_seconds=300.0, idle_seconds=300.0) as pool:
         monkeypatch.setattr(time, "time", lambda: real() + next(jumps))
         box = await pool.acquire("a", SPEC)
         done = await box.exec("sleep 0.2; echo ended", timeout=300)
@@ -392,5 +383,3 @@ def test_a_clock_that_jumps_changes_nothing(bwrap, monkeypatch):
         pool.release("a")
         await assert_recovered(pool)
         assert pool.metrics().expired == 0
-
-    run_with_pool(test, lease_seconds=300.0, lifetime_seconds=300.0, idle_seconds=300.0)

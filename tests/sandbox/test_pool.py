@@ -2,7 +2,8 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -57,17 +58,14 @@ class Maker:
         return box
 
 
-def pooled(test: Callable[[Pool, Maker], Awaitable[None]], **options: Any) -> Maker:
-    async def main() -> Maker:
-        maker = Maker()
-        async with asyncio.timeout(60):
-            async with make_pool(maker, **options) as pool:
-                await test(pool, maker)
-            assert maker.live == 0
-            assert not any(box.open for box in maker.boxes)
-        return maker
-
-    return asyncio.run(main())
+@asynccontextmanager
+async def pooled(**options: Any) -> AsyncGenerator[tuple[Pool, Maker]]:
+    maker = Maker()
+    async with asyncio.timeout(60):
+        async with make_pool(maker, **options) as pool:
+            yield pool, maker
+        assert maker.live == 0
+        assert not any(box.open for box in maker.boxes)
 
 
 async def settle() -> None:
@@ -76,8 +74,8 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def test_a_slot_is_used_once_and_closed():
-    async def test(pool: Pool, maker: Maker) -> None:
+async def test_a_slot_is_used_once_and_closed():
+    async with pooled(max_slots=2) as (pool, maker):
         seen: list[Any] = []
         for _ in range(3):
             async with pool.lease(ONE) as box:
@@ -86,12 +84,11 @@ def test_a_slot_is_used_once_and_closed():
         assert len(set(map(id, seen))) == 3
         await settle()
         assert pool.metrics().live == 0
+    assert maker.made == 3
 
-    assert pooled(test, max_slots=2).made == 3
 
-
-def test_no_more_than_max_slots_live_and_the_first_come_is_the_first_served():
-    async def test(pool: Pool, maker: Maker) -> None:
+async def test_no_more_than_max_slots_live_and_the_first_come_is_the_first_served():
+    async with pooled(max_slots=4) as (pool, maker):
         order: list[int] = []
 
         async def use(number: int) -> None:
@@ -106,12 +103,11 @@ def test_no_more_than_max_slots_live_and_the_first_come_is_the_first_served():
         await asyncio.gather(*tasks)
         # Slots start side by side, so neighbours may swap; nobody is overtaken by more than the slots in flight.
         assert all(abs(place - number) < 4 for place, number in enumerate(order))
+    assert maker.most == 4
 
-    assert pooled(test, max_slots=4).most == 4
 
-
-def test_one_slot_serves_a_thousand_requests_in_order():
-    async def test(pool: Pool, maker: Maker) -> None:
+async def test_one_slot_serves_a_thousand_requests_in_order():
+    async with pooled(max_slots=1) as (pool, maker):
         order: list[int] = []
 
         async def use(number: int) -> None:
@@ -122,12 +118,11 @@ def test_one_slot_serves_a_thousand_requests_in_order():
             for number in range(1000):
                 group.create_task(use(number))
         assert order == list(range(1000))
+    assert maker.most == 1
 
-    assert pooled(test, max_slots=1).most == 1
 
-
-def test_warm_slots_wait_for_the_next_lease():
-    async def test(pool: Pool, maker: Maker) -> None:
+async def test_warm_slots_wait_for_the_next_lease():
+    async with pooled(max_slots=4, warm=2) as (pool, maker):
         async with pool.lease(ONE):
             pass
         await settle()
@@ -139,23 +134,20 @@ def test_warm_slots_wait_for_the_next_lease():
         await settle()
         assert pool.metrics().warm == 2
 
-    pooled(test, max_slots=4, warm=2)
 
-
-def test_warm_slots_of_one_spec_make_room_for_another():
-    async def test(pool: Pool, maker: Maker) -> None:
+async def test_warm_slots_of_one_spec_make_room_for_another():
+    async with pooled(max_slots=3, warm=3) as (pool, maker):
         async with pool.lease(ONE):
             pass
         await settle()
         assert pool.metrics().warm == 3
         async with pool.lease(TWO) as a, pool.lease(TWO) as b, pool.lease(TWO) as c:
             assert {box.spec for box in (a, b, c)} == {TWO}
+    assert maker.most == 3
 
-    assert pooled(test, max_slots=3, warm=3).most == 3
 
-
-def test_a_lease_that_times_out_says_so():
-    async def test(pool: Pool, maker: Maker) -> None:
+async def test_a_lease_that_times_out_says_so():
+    async with pooled(max_slots=1, acquire_seconds=0.02) as (pool, _):
         async with pool.lease(ONE):
             with pytest.raises(SandboxError, match="no slot within") as caught:
                 async with pool.lease(ONE, timeout=0.01):
@@ -168,11 +160,9 @@ def test_a_lease_that_times_out_says_so():
         async with pool.lease(ONE, timeout=60):
             pass
 
-    pooled(test, max_slots=1, acquire_seconds=0.02)
 
-
-def test_a_failure_reaches_one_request_and_the_pool_goes_on():
-    async def test(pool: Pool, maker: Maker) -> None:
+async def test_a_failure_reaches_one_request_and_the_pool_goes_on():
+    async with pooled(max_slots=2, warm=1) as (pool, maker):
         maker.fail = 2
 
         async def use() -> str:
@@ -186,24 +176,19 @@ def test_a_failure_reaches_one_request_and_the_pool_goes_on():
         assert sorted(results) == ["broken"] * 2 + ["served"] * 4
         assert pool.metrics().failed == 2
 
-    pooled(test, max_slots=2, warm=1)
 
-
-def test_a_backend_that_raises_anything_is_a_sandbox_error():
+async def test_a_backend_that_raises_anything_is_a_sandbox_error():
     async def create(spec: SandboxSpec) -> Any:
         raise ZeroDivisionError("oops")
 
-    async def main() -> None:
-        async with make_pool(create) as pool:
-            with pytest.raises(SandboxError, match="ZeroDivisionError: oops"):
-                async with pool.lease(ONE):
-                    pass
-
-    asyncio.run(main())
+    async with make_pool(create) as pool:
+        with pytest.raises(SandboxError, match="ZeroDivisionError: oops"):
+            async with pool.lease(ONE):
+                pass
 
 
-def test_a_failing_refill_is_not_tried_for_ever():
-    async def test(pool: Pool, maker: Maker) -> None:
+async def test_a_failing_refill_is_not_tried_for_ever():
+    async with pooled(max_slots=8, warm=4) as (pool, maker):
         async with pool.lease(ONE):
             maker.fail = 10**6
         await settle()
@@ -212,11 +197,10 @@ def test_a_failing_refill_is_not_tried_for_ever():
         async with pool.lease(ONE):
             pass
 
-    pooled(test, max_slots=8, warm=4)
 
+async def test_cancelled_requests_and_leases_leak_nothing():
+    async with pooled(max_slots=3) as (pool, maker):
 
-def test_cancelled_requests_and_leases_leak_nothing():
-    async def test(pool: Pool, maker: Maker) -> None:
         async def use() -> None:
             async with pool.lease(ONE):
                 await asyncio.sleep(60)
@@ -239,11 +223,10 @@ def test_cancelled_requests_and_leases_leak_nothing():
         await settle()
         assert pool.metrics().live == 0
 
-    pooled(test, max_slots=3)
 
+async def test_a_slot_that_arrives_together_with_the_cancellation_is_given_back():
+    async with pooled(max_slots=2) as (pool, _):
 
-def test_a_slot_that_arrives_together_with_the_cancellation_is_given_back():
-    async def test(pool: Pool, maker: Maker) -> None:
         async def use() -> None:
             async with pool.lease(ONE):
                 pass
@@ -257,51 +240,43 @@ def test_a_slot_that_arrives_together_with_the_cancellation_is_given_back():
         await settle()
         assert pool.metrics().live == 0
 
-    pooled(test, max_slots=2)
 
-
-def test_closing_the_pool_ends_every_slot_and_every_wait():
-    async def main() -> None:
-        maker = Maker()
-        pool = make_pool(maker, max_slots=2, warm=1)
-        async with pool:
-            first = pool.lease(ONE)
-            await first.__aenter__()
-            maker.gate.clear()
-            waiting = asyncio.create_task(pool.lease(TWO).__aenter__())
-            await settle()
-        with pytest.raises(SandboxError, match="closed"):
-            await waiting
-        assert maker.live == 0
-        await first.__aexit__(None, None, None)
-        with pytest.raises(SandboxError, match="not open"):
-            async with pool.lease(ONE):
-                pass
-
-    asyncio.run(main())
-
-
-def test_closing_the_pool_survives_cancellation():
-    async def main() -> None:
-        maker = Maker()
-
-        async def work() -> None:
-            async with make_pool(maker, max_slots=4, warm=2) as pool, pool.lease(ONE):
-                await asyncio.sleep(60)
-
-        task = asyncio.create_task(work())
+async def test_closing_the_pool_ends_every_slot_and_every_wait():
+    maker = Maker()
+    pool = make_pool(maker, max_slots=2, warm=1)
+    async with pool:
+        first = pool.lease(ONE)
+        await first.__aenter__()
+        maker.gate.clear()
+        waiting = asyncio.create_task(pool.lease(TWO).__aenter__())
         await settle()
-        for _ in range(4):
-            task.cancel()
-            await asyncio.sleep(0)
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert maker.live == 0
+    with pytest.raises(SandboxError, match="closed"):
+        await waiting
+    assert maker.live == 0
+    await first.__aexit__(None, None, None)
+    with pytest.raises(SandboxError, match="not open"):
+        async with pool.lease(ONE):
+            pass
 
-    asyncio.run(main())
+
+async def test_closing_the_pool_survives_cancellation():
+    maker = Maker()
+
+    async def work() -> None:
+        async with make_pool(maker, max_slots=4, warm=2) as pool, pool.lease(ONE):
+            await asyncio.sleep(60)
+
+    task = asyncio.create_task(work())
+    await settle()
+    for _ in range(4):
+        task.cancel()
+        await asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert maker.live == 0
 
 
-def test_a_slot_that_cannot_be_closed_is_counted():
+async def test_a_slot_that_cannot_be_closed_is_counted():
     class Stuck:
         async def close(self) -> None:
             raise OSError("device busy")
@@ -309,14 +284,11 @@ def test_a_slot_that_cannot_be_closed_is_counted():
     async def create(spec: SandboxSpec) -> Any:
         return Stuck()
 
-    async def main() -> None:
-        async with make_pool(create) as pool:
-            async with pool.lease(ONE):
-                pass
-            await settle()
-            assert (pool.metrics().live, pool.metrics().lost) == (0, 1)
-
-    asyncio.run(main())
+    async with make_pool(create) as pool:
+        async with pool.lease(ONE):
+            pass
+        await settle()
+        assert (pool.metrics().live, pool.metrics().lost) == (0, 1)
 
 
 @pytest.mark.parametrize("options", [{"max_slots": 0}, {"warm": -1}])
@@ -338,18 +310,15 @@ class Unhashable:
         (Unhashable(), "returned a Unhashable, which cannot be hashed"),
     ],
 )
-def test_what_is_no_slot_is_refused_once(made: Any, message: str):
+async def test_what_is_no_slot_is_refused_once(made: Any, message: str):
     calls: list[SandboxSpec] = []
 
     async def create(spec: SandboxSpec) -> Any:
         calls.append(spec)
         return made
 
-    async def main() -> None:
-        async with asyncio.timeout(60), make_pool(create, warm=1) as pool:
-            with pytest.raises(SandboxError, match=message):
-                async with pool.lease(ONE):
-                    pass
-            assert pool.metrics().failed == len(calls) == 1
-
-    asyncio.run(main())
+    async with asyncio.timeout(60), make_pool(create, warm=1) as pool:
+        with pytest.raises(SandboxError, match=message):
+            async with pool.lease(ONE):
+                pass
+        assert pool.metrics().failed == len(calls) == 1

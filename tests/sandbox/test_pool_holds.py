@@ -1,7 +1,8 @@
 """Slots held by name, their time limits, and what the pool does when slots or the backend fail."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -48,15 +49,12 @@ class Maker:
         return self.slots[-1]
 
 
-def pooled(test: Callable[[Pool, Maker], Awaitable[None]], **options: Any) -> Maker:
-    async def main() -> Maker:
-        maker = Maker()
-        async with asyncio.timeout(300), make_pool(maker, **options) as pool:
-            await test(pool, maker)
-        assert all(slot.closed for slot in maker.slots)
-        return maker
-
-    return asyncio.run(main())
+@asynccontextmanager
+async def pooled(**options: Any) -> AsyncGenerator[tuple[Pool, Maker]]:
+    maker = Maker()
+    async with asyncio.timeout(300), make_pool(maker, **options) as pool:
+        yield pool, maker
+    assert all(slot.closed for slot in maker.slots)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -65,8 +63,8 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-def test_a_trajectory_keeps_its_slot_until_it_releases_it():
-    async def test(pool: Pool, maker: Maker) -> None:
+async def test_a_trajectory_keeps_its_slot_until_it_releases_it():
+    async with pooled() as (pool, _):
         one, again, two = await pool.acquire("a", SPEC), await pool.acquire("a", SPEC), await pool.acquire("b", SPEC)
         assert one is again
         assert one is not two
@@ -79,11 +77,9 @@ def test_a_trajectory_keeps_its_slot_until_it_releases_it():
             pool.heartbeat("a")
         assert await pool.acquire("a", SPEC) is not one
 
-    pooled(test)
 
-
-def test_a_reset_slot_is_used_again_and_one_that_cannot_be_reset_is_not():
-    async def test(pool: Pool, maker: Maker) -> None:
+async def test_a_reset_slot_is_used_again_and_one_that_cannot_be_reset_is_not():
+    async with pooled(max_slots=1) as (pool, maker):
         first = await pool.acquire("a", SPEC)
         waiting = asyncio.create_task(pool.acquire("b", SPEC))
         await asyncio.sleep(0)
@@ -96,12 +92,11 @@ def test_a_reset_slot_is_used_again_and_one_that_cannot_be_reset_is_not():
         pool.release("b", reset=True)
         assert await next_one is not first
         assert (pool.metrics().reused, pool.metrics().broken) == (1, 1)
+    assert len(maker.slots) == 2
 
-    assert len(pooled(test, max_slots=1).slots) == 2
 
-
-def test_a_name_without_a_heartbeat_loses_its_slot_and_one_with_it_does_not(pass_time):
-    async def test(pool: Pool, maker: Maker) -> None:
+async def test_a_name_without_a_heartbeat_loses_its_slot_and_one_with_it_does_not(pass_time):
+    async with pooled(lease_seconds=100) as (pool, maker):
         await pool.acquire("silent", SPEC)
         await pool.acquire("alive", SPEC)
         pass_time(60)
@@ -113,11 +108,9 @@ def test_a_name_without_a_heartbeat_loses_its_slot_and_one_with_it_does_not(pass
         with pytest.raises(SandboxError, match="heartbeat"):
             pool.heartbeat("silent")
 
-    pooled(test, lease_seconds=100)
 
-
-def test_idle_slots_end_and_are_not_replaced_until_the_next_request(pass_time):
-    async def test(pool: Pool, maker: Maker) -> None:
+async def test_idle_slots_end_and_are_not_replaced_until_the_next_request(pass_time):
+    async with pooled(warm=2, idle_seconds=100) as (pool, maker):
         async with pool.lease(SPEC):
             pass
         await until(lambda: pool.metrics().warm == 2)
@@ -130,22 +123,18 @@ def test_idle_slots_end_and_are_not_replaced_until_the_next_request(pass_time):
             pass
         await until(lambda: pool.metrics().warm == 2)
 
-    pooled(test, warm=2, idle_seconds=100)
 
-
-def test_a_slot_that_is_held_for_too_long_is_taken_back():
-    async def test(pool: Pool, maker: Maker) -> None:
+async def test_a_slot_that_is_held_for_too_long_is_taken_back():
+    async with pooled(lifetime_seconds=0.1, max_slots=1) as (pool, maker):
         async with pool.lease(SPEC):
             await until(lambda: maker.slots[0].closed)
         assert pool.metrics().expired == 1
         async with pool.lease(SPEC):
             pass
 
-    pooled(test, lifetime_seconds=0.1, max_slots=1)
 
-
-def test_a_warm_slot_that_died_is_not_handed_out():
-    async def test(pool: Pool, maker: Maker) -> None:
+async def test_a_warm_slot_that_died_is_not_handed_out():
+    async with pooled(warm=1) as (pool, maker):
         async with pool.lease(SPEC):
             pass
         await until(lambda: pool.metrics().warm == 1)
@@ -154,11 +143,9 @@ def test_a_warm_slot_that_died_is_not_handed_out():
             assert box is not maker.slots[1]
         assert pool.metrics().broken == 1
 
-    pooled(test, warm=1)
 
-
-def test_a_backend_that_is_down_gets_a_pause_and_comes_back(pass_time):
-    async def test(pool: Pool, maker: Maker) -> None:
+async def test_a_backend_that_is_down_gets_a_pause_and_comes_back(pass_time):
+    async with pooled(max_slots=2 * 40, starts_per_second=2000) as (pool, maker):
         maker.down = True
         waiting: list[asyncio.Task[Sandbox]] = []
         for number in range(40):
@@ -177,21 +164,17 @@ def test_a_backend_that_is_down_gets_a_pause_and_comes_back(pass_time):
         assert sum(isinstance(r, Slot) for r in results) >= 30
         assert pool.metrics().paused == 0
 
-    pooled(test, max_slots=2 * 40, starts_per_second=2000)
 
-
-def test_slots_are_not_made_faster_than_allowed():
-    async def test(pool: Pool, maker: Maker) -> None:
+async def test_slots_are_not_made_faster_than_allowed():
+    async with pooled(starts_per_second=50) as (pool, _):
         loop = asyncio.get_running_loop()
         before = loop.time()
         await asyncio.gather(*(pool.acquire(str(n), SPEC) for n in range(6)))
         assert loop.time() - before >= 5 / 50
 
-    pooled(test, starts_per_second=50)
 
-
-def test_a_thousand_requests_for_one_slot_and_a_deadline():
-    async def test(pool: Pool, maker: Maker) -> None:
+async def test_a_thousand_requests_for_one_slot_and_a_deadline():
+    async with pooled(max_slots=1) as (pool, _):
         await pool.acquire("holder", SPEC)
         waiting = [asyncio.create_task(pool.acquire(str(n), SPEC, timeout=0.2)) for n in range(1000)]
         results = await asyncio.gather(*waiting, return_exceptions=True)
@@ -200,35 +183,27 @@ def test_a_thousand_requests_for_one_slot_and_a_deadline():
         pool.release("holder")
         assert isinstance(await pool.acquire("next", SPEC), Slot)
 
-    pooled(test, max_slots=1)
+
+async def test_an_exchange_is_served_first_and_needs_no_more_room():
+    async with pooled(max_slots=1) as (pool, maker), pool.lease(SPEC) as box:
+        behind = [asyncio.create_task(pool.acquire(str(n), SPEC)) for n in range(3)]
+        await asyncio.sleep(0)
+        async with pool.exchange(box) as fresh:
+            assert fresh is not box
+            assert maker.slots[0].closed
+            assert not any(task.done() for task in behind)
+        for number, task in enumerate(behind):
+            await task
+            pool.release(str(number))
 
 
-def test_an_exchange_is_served_first_and_needs_no_more_room():
-    async def test(pool: Pool, maker: Maker) -> None:
-        async with pool.lease(SPEC) as box:
-            behind = [asyncio.create_task(pool.acquire(str(n), SPEC)) for n in range(3)]
-            await asyncio.sleep(0)
-            async with pool.exchange(box) as fresh:
-                assert fresh is not box
-                assert maker.slots[0].closed
-                assert not any(task.done() for task in behind)
-            for number, task in enumerate(behind):
-                await task
-                pool.release(str(number))
-
-    pooled(test, max_slots=1)
-
-
-def test_real_slots_are_reset_and_used_again(backend):
-    async def main() -> None:
-        async with asyncio.timeout(300), open_pool(backend, PoolSettings(max_slots=1)) as pool:
-            box = await pool.acquire("one", SPEC)
-            await box.exec("echo secret >s; export S=1; sleep 77 & true")
-            waiting = asyncio.create_task(pool.acquire("two", SPEC))
-            await asyncio.sleep(0)
-            pool.release("one", reset=True)
-            again: Sandbox = await waiting
-            assert again is box
-            assert (await again.exec('ls -A; echo "[$S]"')).stdout == b"[]\n"
-
-    asyncio.run(main())
+async def test_real_slots_are_reset_and_used_again(backend):
+    async with asyncio.timeout(300), open_pool(backend, PoolSettings(max_slots=1)) as pool:
+        box = await pool.acquire("one", SPEC)
+        await box.exec("echo secret >s; export S=1; sleep 77 & true")
+        waiting = asyncio.create_task(pool.acquire("two", SPEC))
+        await asyncio.sleep(0)
+        pool.release("one", reset=True)
+        again: Sandbox = await waiting
+        assert again is box
+        assert (await again.exec('ls -A; echo "[$S]"')).stdout == b"[]\n"

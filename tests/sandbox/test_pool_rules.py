@@ -4,8 +4,10 @@ Time passes only when nothing else can happen: a test takes none, and does not d
 """
 
 import asyncio
+import functools
 import selectors
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -35,12 +37,18 @@ class Skipping(selectors.DefaultSelector):
         return ready
 
 
-def timeless(work: Awaitable[None]) -> None:
-    selector = Skipping()
-    loop = asyncio.SelectorEventLoop(selector)
-    loop.time = lambda: selector.now
-    with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        runner.run(work)  # type: ignore[arg-type]
+def timeless(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Run a test in a loop whose clock is moved and never waited for."""
+
+    @functools.wraps(test)
+    def run(*arguments: Any, **named: Any) -> None:
+        selector = Skipping()
+        loop = asyncio.SelectorEventLoop(selector)
+        loop.time = lambda: selector.now
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(test(*arguments, **named))  # type: ignore[arg-type]
+
+    return run
 
 
 class Slot:
@@ -84,17 +92,13 @@ class Maker:
         return self.slots[-1]
 
 
-def pooled(test: Callable[[Pool, Maker], Awaitable[None]], **options: Any) -> Maker:
+@asynccontextmanager
+async def pooled(**options: Any) -> AsyncGenerator[tuple[Pool, Maker]]:
     maker = Maker()
-
-    async def main() -> None:
-        async with make_pool(maker, **options) as pool:
-            await test(pool, maker)
-        assert maker.live == 0
-        assert all(slot.closed for slot in maker.slots)
-
-    timeless(main())
-    return maker
+    async with make_pool(maker, **options) as pool:
+        yield pool, maker
+    assert maker.live == 0
+    assert all(slot.closed for slot in maker.slots)
 
 
 def down() -> Exception:
@@ -108,10 +112,10 @@ def now() -> float:
 # ---- order --------------------------------------------------------------------------------------------------------
 
 
-def test_requests_for_one_spec_do_not_starve_another():
+@timeless
+async def test_requests_for_one_spec_do_not_starve_another():
     """A slot that was reset goes to a request for its spec, but not before an older request."""
-
-    async def test(pool: Pool, maker: Maker) -> None:
+    async with pooled(max_slots=1) as (pool, maker):
         served: list[str] = []
 
         async def hold(name: str, spec: SandboxSpec) -> None:
@@ -125,12 +129,12 @@ def test_requests_for_one_spec_do_not_starve_another():
                 group.create_task(hold(name, spec))
                 await asyncio.sleep(0.01)
         assert served == ["a1", "b", "a2", "a3", "c", "a4"]
+    assert maker.most == 1
 
-    assert pooled(test, max_slots=1).most == 1
 
-
-def test_a_spec_with_a_warm_slot_is_served_while_another_waits():
-    async def test(pool: Pool, maker: Maker) -> None:
+@timeless
+async def test_a_spec_with_a_warm_slot_is_served_while_another_waits():
+    async with pooled(max_slots=4, warm=1) as (pool, _):
         async with pool.lease(A):
             pass
         await asyncio.sleep(30)
@@ -142,11 +146,10 @@ def test_a_spec_with_a_warm_slot_is_served_while_another_waits():
             assert now() == before
             assert not slow.done()
 
-    pooled(test, max_slots=4, warm=1)
 
-
-def test_deadlines_are_exact_and_a_withdrawn_request_is_not_served():
-    async def test(pool: Pool, maker: Maker) -> None:
+@timeless
+async def test_deadlines_are_exact_and_a_withdrawn_request_is_not_served():
+    async with pooled(max_slots=1) as (pool, maker):
         await pool.acquire("holder", A)
         started = now()
         waiting = [asyncio.create_task(pool.acquire(str(n), A, timeout=5 + n)) for n in range(1000)]
@@ -163,14 +166,13 @@ def test_deadlines_are_exact_and_a_withdrawn_request_is_not_served():
         await asyncio.gather(*waiting, return_exceptions=True)
         assert pool.metrics().waiting == 0
 
-    pooled(test, max_slots=1)
-
 
 # ---- failures -----------------------------------------------------------------------------------------------------
 
 
-def test_a_profile_that_is_down_does_not_delay_others():
-    async def test(pool: Pool, maker: Maker) -> None:
+@timeless
+async def test_a_profile_that_is_down_does_not_delay_others():
+    async with pooled(max_slots=8) as (pool, maker):
         maker.broken["bad"] = down
         bad = [asyncio.create_task(pool.acquire(f"bad{n}", BAD, timeout=1000)) for n in range(20)]
         await asyncio.sleep(1.1)
@@ -184,11 +186,10 @@ def test_a_profile_that_is_down_does_not_delay_others():
         told = await asyncio.gather(*bad, return_exceptions=True)
         assert all(str(error) == "down" for error in told)
 
-    pooled(test, max_slots=8)
 
-
-def test_a_backend_that_is_down_is_tried_less_often_and_comes_back():
-    async def test(pool: Pool, maker: Maker) -> None:
+@timeless
+async def test_a_backend_that_is_down_is_tried_less_often_and_comes_back():
+    async with pooled() as (pool, maker):
         maker.broken[""] = down
         for number in range(12):
             with pytest.raises(SandboxError, match="down"):
@@ -203,14 +204,13 @@ def test_a_backend_that_is_down_is_tried_less_often_and_comes_back():
         assert now() - before == pytest.approx(1)
         assert pool.metrics().paused == 0
 
-    pooled(test)
-
 
 @pytest.mark.parametrize(
     "error", [lambda: SandboxError("no such folder", retryable=False), lambda: ConfigError("no profile 'bad'")]
 )
-def test_an_error_of_one_spec_is_reported_at_once_and_pauses_nothing(error):
-    async def test(pool: Pool, maker: Maker) -> None:
+@timeless
+async def test_an_error_of_one_spec_is_reported_at_once_and_pauses_nothing(error):
+    async with pooled() as (pool, maker):
         maker.broken["bad"] = error
         words = str(error())
         for number in range(10):
@@ -221,22 +221,20 @@ def test_an_error_of_one_spec_is_reported_at_once_and_pauses_nothing(error):
             assert (str(told.value), told.value.retryable) == (words, False)
         assert pool.metrics().paused == 0
 
-    pooled(test)
 
-
-def test_slots_are_made_at_the_rate_that_was_set():
-    async def test(pool: Pool, maker: Maker) -> None:
+@timeless
+async def test_slots_are_made_at_the_rate_that_was_set():
+    async with pooled(starts_per_second=4) as (pool, maker):
         await asyncio.gather(*(pool.acquire(str(n), A) for n in range(6)))
         assert [when for when, _ in maker.tries] == pytest.approx([n / 4 for n in range(6)])
-
-    pooled(test, starts_per_second=4)
 
 
 # ---- holds, reuse, limits -----------------------------------------------------------------------------------------
 
 
-def test_a_name_that_held_its_slot_too_long_loses_it():
-    async def test(pool: Pool, maker: Maker) -> None:
+@timeless
+async def test_a_name_that_held_its_slot_too_long_loses_it():
+    async with pooled(lifetime_seconds=50, lease_seconds=500) as (pool, maker):
         box = await pool.acquire("a", A)
         await asyncio.sleep(60)
         assert maker.slots[0].closed
@@ -245,11 +243,10 @@ def test_a_name_that_held_its_slot_too_long_loses_it():
         assert await pool.acquire("a", A) is not box
         assert pool.metrics().expired == 1
 
-    pooled(test, lifetime_seconds=50, lease_seconds=500)
 
-
-def test_a_name_keeps_its_slot_while_heartbeats_come():
-    async def test(pool: Pool, maker: Maker) -> None:
+@timeless
+async def test_a_name_keeps_its_slot_while_heartbeats_come():
+    async with pooled(lease_seconds=10) as (pool, maker):
         await pool.acquire("a", A)
         for _ in range(20):
             await asyncio.sleep(9.9)
@@ -261,11 +258,10 @@ def test_a_name_keeps_its_slot_while_heartbeats_come():
         await asyncio.sleep(1)
         assert maker.slots[0].closed
 
-    pooled(test, lease_seconds=10)
 
-
-def test_a_slot_that_was_reset_is_kept_warm_and_closed_when_idle():
-    async def test(pool: Pool, maker: Maker) -> None:
+@timeless
+async def test_a_slot_that_was_reset_is_kept_warm_and_closed_when_idle():
+    async with pooled(idle_seconds=50) as (pool, maker):
         box = await pool.acquire("a", A)
         pool.release("a", reset=True)
         await asyncio.sleep(10)
@@ -277,29 +273,25 @@ def test_a_slot_that_was_reset_is_kept_warm_and_closed_when_idle():
         assert maker.slots[0].closed
         assert pool.metrics().live == 0
 
-    pooled(test, idle_seconds=50)
 
-
-def test_a_slot_that_no_request_waits_for_is_not_kept():
-    async def test(pool: Pool, maker: Maker) -> None:
+@timeless
+async def test_a_slot_that_no_request_waits_for_is_not_kept():
+    async with pooled() as (pool, maker):
         with pytest.raises(SandboxError, match=r"no slot within 0\.5 s"):
             await pool.acquire("a", A, timeout=0.5)
         await asyncio.sleep(10)
         assert (len(maker.slots), pool.metrics().live) == (1, 0)
 
-    pooled(test)
 
-
-def test_specs_that_are_requested_once_are_forgotten():
-    async def test(pool: Pool, maker: Maker) -> None:
+@timeless
+async def test_specs_that_are_requested_once_are_forgotten():
+    async with pooled() as (pool, _):
         for number in range(200):
             async with pool.lease(SandboxSpec(disk_mb=number + 1)):
                 pass
         await asyncio.sleep(10)
         assert pool.metrics().live == 0
         assert len(pool._warm) == 0
-
-    pooled(test)
 
 
 # ---- anything -----------------------------------------------------------------------------------------------------
@@ -370,8 +362,10 @@ class Crowd:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(EVENTS, max_size=40), st.integers(1, 4), st.integers(0, 2), st.booleans())
-def test_invariants_hold_after_any_sequence_of_events(events, most, warm, limited):
-    async def test(pool: Pool, maker: Maker) -> None:
+@timeless
+async def test_invariants_hold_after_any_sequence_of_events(events, most, warm, limited):
+    limits = {"idle_seconds": 20.0, "lifetime_seconds": 60.0, "lease_seconds": 40.0} if limited else {}
+    async with pooled(max_slots=most, warm=warm, **limits) as (pool, maker):
         crowd = Crowd(pool, maker, most)
         for event in events:
             await crowd.act(*event)
@@ -387,6 +381,3 @@ def test_invariants_hold_after_any_sequence_of_events(events, most, warm, limite
             assert now() - before <= 30
         await asyncio.sleep(200)
         assert pool.metrics().live == pool.metrics().warm
-
-    limits = {"idle_seconds": 20.0, "lifetime_seconds": 60.0, "lease_seconds": 40.0} if limited else {}
-    pooled(test, max_slots=most, warm=warm, **limits)

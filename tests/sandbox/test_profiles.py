@@ -8,47 +8,40 @@ import pytest
 from ludus.errors import ConfigError, SandboxError
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.sandbox.backend import BackendSettings, SlotBackend
-from ludus.sandbox.local.unisolated import Local, LocalSettings
+from ludus.sandbox.backend_settings import DockerSettings, LocalSettings, NomadSettings
+from ludus.sandbox.local.unisolated import Local
 from ludus.sandbox.pool import PoolSettings
 from ludus.sandbox.profiles import open_pool
-from ludus.sandbox.remote.docker import DockerSettings
-from ludus.sandbox.remote.nomad import NomadSettings
 
 
-def open_and_close(*arguments, **options) -> None:
-    async def main() -> None:
-        async with open_pool(*arguments, **options):
-            pass
-
-    asyncio.run(main())
+async def open_and_close(*arguments, **options) -> None:
+    async with open_pool(*arguments, **options):
+        pass
 
 
-def test_unknown_and_unsafe_backends_are_refused():
+async def test_unknown_and_unsafe_backends_are_refused():
     with pytest.raises(ConfigError, match="did you mean 'bwrap'"):
-        open_and_close("bwarp")
+        await open_and_close("bwarp")
     with pytest.raises(ConfigError, match="isolates nothing"):
-        open_and_close("local", require_sandbox=True)
+        await open_and_close("local", require_sandbox=True)
     with pytest.raises(ConfigError, match=r"sandbox.docker.image is not set"):
-        open_and_close("docker")
+        await open_and_close("docker")
     with pytest.raises(ConfigError, match="names the variable TOKEN, but nothing was given to read it with"):
-        open_and_close(NomadSettings(token_var="TOKEN"))
-    open_and_close("local")
+        await open_and_close(NomadSettings(token_var="TOKEN"))
+    await open_and_close("local")
 
 
-def test_a_profile_that_is_not_used_may_be_broken():
-    async def main() -> None:
-        profiles = {"": LocalSettings(), "bad": DockerSettings(image="x", socket="/nowhere/d.sock")}
-        async with open_pool(profiles, PoolSettings(max_slots=2)) as pool:
-            async with pool.lease(SandboxSpec()) as box:
-                assert (await box.exec("echo fine")).text == "fine\n"
-            with pytest.raises(SandboxError, match="cannot be reached"):
-                async with pool.lease(SandboxSpec(profile="bad")):
-                    pass
-            with pytest.raises(SandboxError, match="no sandbox profile 'bda'; did you mean 'bad'"):
-                async with pool.lease(SandboxSpec(profile="bda")):
-                    pass
-
-    asyncio.run(main())
+async def test_a_profile_that_is_not_used_may_be_broken():
+    profiles = {"": LocalSettings(), "bad": DockerSettings(image="x", socket="/nowhere/d.sock")}
+    async with open_pool(profiles, PoolSettings(max_slots=2)) as pool:
+        async with pool.lease(SandboxSpec()) as box:
+            assert (await box.exec("echo fine")).text == "fine\n"
+        with pytest.raises(SandboxError, match="cannot be reached"):
+            async with pool.lease(SandboxSpec(profile="bad")):
+                pass
+        with pytest.raises(SandboxError, match="no sandbox profile 'bda'; did you mean 'bad'"):
+            async with pool.lease(SandboxSpec(profile="bda")):
+                pass
 
 
 class Mine(SlotBackend[BackendSettings]):
@@ -74,31 +67,28 @@ class Mine(SlotBackend[BackendSettings]):
         await self.local.close()
 
 
-def test_a_backend_of_one_s_own_is_checked_once_used_and_closed():
+async def test_a_backend_of_one_s_own_is_checked_once_used_and_closed():
     mine = Mine()
 
-    async def main() -> None:
-        profiles = {"": LocalSettings(), "mine": mine}
-        async with open_pool(profiles, PoolSettings(max_slots=4)) as pool:
-            assert mine.calls == []
-            spec = SandboxSpec(profile="mine")
-            async with pool.lease(spec) as one, pool.lease(spec) as two:
-                assert (await one.exec("echo on")).text == (await two.exec("echo on")).text == "on\n"
-                with pytest.raises(SandboxError, match="no snapshots"):
-                    await pool.snapshot(one)
-        assert mine.calls == ["check", "create", "create", "close"]
-
-    asyncio.run(main())
+    profiles = {"": LocalSettings(), "mine": mine}
+    async with open_pool(profiles, PoolSettings(max_slots=4)) as pool:
+        assert mine.calls == []
+        spec = SandboxSpec(profile="mine")
+        async with pool.lease(spec) as one, pool.lease(spec) as two:
+            assert (await one.exec("echo on")).text == (await two.exec("echo on")).text == "on\n"
+            with pytest.raises(SandboxError, match="no snapshots"):
+                await pool.snapshot(one)
+    assert mine.calls == ["check", "create", "create", "close"]
 
 
-def test_a_backend_whose_check_fails_is_closed_and_the_pool_does_not_open():
+async def test_a_backend_whose_check_fails_is_closed_and_the_pool_does_not_open():
     class Broken(Mine):
         async def check(self) -> None:
             raise ConfigError("it is broken")
 
     broken = Broken()
     with pytest.raises(ConfigError, match="it is broken"):
-        open_and_close(broken)
+        await open_and_close(broken)
     assert broken.calls == ["close"]
 
 
@@ -109,11 +99,8 @@ class ReturnsNone(SlotBackend[BackendSettings]):
         return None
 
 
-def test_a_backend_that_returns_no_slot_is_named():
-    async def main() -> None:
-        async with asyncio.timeout(60), open_pool(ReturnsNone(BackendSettings())) as pool:
-            with pytest.raises(SandboxError, match=r"ReturnsNone\.create returned None, which is not a Sandbox"):
-                async with pool.lease(SandboxSpec()):
-                    pass
-
-    asyncio.run(main())
+async def test_a_backend_that_returns_no_slot_is_named():
+    async with asyncio.timeout(60), open_pool(ReturnsNone(BackendSettings())) as pool:
+        with pytest.raises(SandboxError, match=r"ReturnsNone\.create returned None, which is not a Sandbox"):
+            async with pool.lease(SandboxSpec()):
+                pass

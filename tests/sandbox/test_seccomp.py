@@ -32,24 +32,22 @@ def attempt(number, *arguments):
 
 @needs_python
 @needs_filter
-def test_every_call_on_the_list_is_refused(bwrap, in_box):
+async def test_every_call_on_the_list_is_refused(bwrap, in_box):
     numbers = MACHINES[platform.machine()].denied
 
-    async def test(box: Sandbox) -> None:
+    async with in_box(bwrap) as box:
         found = await run_python(box, f"{CALL}\nprint([attempt(n, 0, 0, 0, 0, 0) for n in {list(numbers.values())}])")
         results = dict(zip(numbers, eval(found), strict=True))
         allowed = {name: r for name, r in results.items() if r[0] != -1 or r[1] not in (1, 38)}
         assert allowed == {}
 
-    in_box(bwrap, test)
-
 
 @needs_python
 @needs_filter
-def test_namespaces_cannot_be_made_nor_terminals_written_to(bwrap, in_box):
+async def test_namespaces_cannot_be_made_nor_terminals_written_to(bwrap, in_box):
     machine = MACHINES[platform.machine()]
 
-    async def test(box: Sandbox) -> None:
+    async with in_box(bwrap) as box:
         flags = [1 << bit for bit in (7, 17, 25, 26, 27, 28, 29, 30)]
         found = await run_python(
             box,
@@ -59,8 +57,6 @@ def test_namespaces_cannot_be_made_nor_terminals_written_to(bwrap, in_box):
         )
         assert set(eval(found)) == {(-1, 1)}
         assert eval(await run_python(box, f"{CALL}\nprint(attempt(435, 0, 0))")) == (-1, 38)
-
-    in_box(bwrap, test)
 
 
 @needs_python
@@ -72,7 +68,7 @@ def test_namespaces_cannot_be_made_nor_terminals_written_to(bwrap, in_box):
         "ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code)))()",  # 32 bits: getpid
     ],
 )
-def test_a_call_by_another_convention_ends_the_program(bwrap, in_box, call):
+async def test_a_call_by_another_convention_ends_the_program(bwrap, in_box, call):
     """Its numbers mean something else, and so would get past the list."""
     source = (
         "import ctypes, mmap\n"
@@ -81,19 +77,17 @@ def test_a_call_by_another_convention_ends_the_program(bwrap, in_box, call):
         f"print('before', flush=True)\n{call}\nprint('after')\n"
     )
 
-    async def test(box: Sandbox) -> None:
+    async with in_box(bwrap) as box:
         done = await box.exec("python3 -I -", stdin=source.encode(), timeout=60)
         assert (done.stdout, done.exit_code) == (b"before\n", 128 + signal.SIGSYS)
-
-    in_box(bwrap, test)
 
 
 @needs_python
 @needs_filter
-def test_no_socket_of_a_family_that_a_network_namespace_does_not_hold(bwrap, in_box):
+async def test_no_socket_of_a_family_that_a_network_namespace_does_not_hold(bwrap, in_box):
     """vsock speaks to the hypervisor from any network namespace; others are code that no task needs."""
 
-    async def test(box: Sandbox) -> None:
+    async with in_box(bwrap) as box:
         source = (
             "import errno, socket\n"
             "def attempt(family, kind):\n"
@@ -110,15 +104,13 @@ def test_no_socket_of_a_family_that_a_network_namespace_does_not_hold(bwrap, in_
         assert {family: found for family, found in eval(others).items() if found != {"EAFNOSUPPORT"}} == {}
         assert usual == "{'made'} True True"
 
-    in_box(bwrap, test)
-
 
 @needs_python
 @needs_filter
-def test_the_kernels_key_rings_are_out_of_reach(bwrap, in_box):
+async def test_the_kernels_key_rings_are_out_of_reach(bwrap, in_box):
     key, request, control = (MACHINES[platform.machine()].denied[n] for n in ("add_key", "request_key", "keyctl"))
 
-    async def test(box: Sandbox) -> None:
+    async with in_box(bwrap) as box:
         found = await run_python(
             box,
             f"{CALL}\nprint(attempt({key}, b'user', b'x', b'y', 1, -3), attempt({request}, b'user', b'x', 0, -3), "
@@ -127,8 +119,6 @@ def test_the_kernels_key_rings_are_out_of_reach(bwrap, in_box):
         assert found.count("(-1, 1)") == 7
         keys = await box.exec("cat /proc/keys 2>/dev/null | wc -l")
         assert int(keys.stdout) <= 2  # nothing of the host's
-
-    in_box(bwrap, test)
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -182,12 +172,10 @@ def test_no_filter_where_none_is_known():
         ("timeout", "timeout 5 bash -c 'ulimit -a; nice -n 5 true; date; id; hostname; df .; free'"),
     ],
 )
-def test_ordinary_programs_run_under_the_filter(bwrap, in_box, needs, command):
+async def test_ordinary_programs_run_under_the_filter(bwrap, in_box, needs, command):
     if not Path("/usr/bin", needs).exists():
         pytest.skip(f"no {needs}")
 
-    async def test(box: Sandbox) -> None:
+    async with in_box(bwrap) as box:
         result = await box.exec(command)
         assert result.exit_code == 0, result.text
-
-    in_box(bwrap, test)

@@ -2,7 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 import pytest
 from hypothesis import given
@@ -28,28 +29,25 @@ def test_a_buffer_keeps_everything_or_both_ends(chunks, limit):
         assert buffer.truncated
 
 
-def run_with_channel(test: Callable[[ShellChannel, ShellEnds], Awaitable[None]]) -> None:
-    """Run a test that plays the shell. The shell has reported that it is ready."""
-
-    async def main() -> None:
-        channel, ends = ShellChannel.open()
-        try:
-            async with asyncio.timeout(60):
-                os.write(ends.status, b"\0r\0")
-                assert await channel.wait_outcome() == 0
-                assert channel.idle
-                await test(channel, ends)
-        finally:
-            channel.close()
-            channel.close()
-            for fd in ends:
-                os.close(fd)
-
-    asyncio.run(main())
+@asynccontextmanager
+async def open_channel() -> AsyncGenerator[tuple[ShellChannel, ShellEnds]]:
+    """A channel to a shell that the test plays. The shell has reported that it is ready."""
+    channel, ends = ShellChannel.open()
+    try:
+        async with asyncio.timeout(60):
+            os.write(ends.status, b"\0r\0")
+            assert await channel.wait_outcome() == 0
+            assert channel.idle
+            yield channel, ends
+    finally:
+        channel.close()
+        channel.close()
+        for fd in ends:
+            os.close(fd)
 
 
-def test_output_that_was_written_before_the_report_is_in_the_result():
-    async def test(channel: ShellChannel, ends: ShellEnds) -> None:
+async def test_output_that_was_written_before_the_report_is_in_the_result():
+    async with open_channel() as (channel, ends):
         os.write(ends.stdout, b"late output of the command before")
         assert channel.send(7, b"7:x\0", 100)
         assert os.read(ends.command, 100) == b"7:x\0"
@@ -60,25 +58,21 @@ def test_output_that_was_written_before_the_report_is_in_the_result():
         assert (channel.out.to_bytes(), channel.err.to_bytes(), channel.folder) == (b"out", b"err", b"/a b")
         assert not channel.broken
 
-    run_with_channel(test)
-
 
 @pytest.mark.parametrize("record", [b"d 6 0 /", b"d 7", b"d 7 x /", b"r", b"x 7 0", b"", b"d 70 0 /", b"\xff" * 100])
-def test_any_other_record_is_ignored(record):
-    async def test(channel: ShellChannel, ends: ShellEnds) -> None:
+async def test_any_other_record_is_ignored(record):
+    async with open_channel() as (channel, ends):
         channel.send(7, b"7:x\0", 100)
         os.write(ends.status, b"\0%b\0" % record)
         os.write(ends.status, b"\0d 7 1 /\0")
         assert await channel.wait_outcome() == 1
 
-    run_with_channel(test)
-
 
 @pytest.mark.parametrize("junk", [b"\0" * 65_536, b"x" * 65_536, b"\0d 6 0 /" * 8192])
-def test_a_flood_of_records_costs_the_shell_and_no_more_time(junk):
+async def test_a_flood_of_records_costs_the_shell_and_no_more_time(junk):
     """NULs, text without an end, and answers to other commands: the driver stops to read them."""
 
-    async def test(channel: ShellChannel, ends: ShellEnds) -> None:
+    async with open_channel() as (channel, ends):
         channel.send(7, b"7:x\0", 100)
         os.set_blocking(ends.status, False)
         os.write(ends.status, junk)
@@ -90,11 +84,9 @@ def test_a_flood_of_records_costs_the_shell_and_no_more_time(junk):
         assert written == 4096
         assert not channel._reading
 
-    run_with_channel(test)
 
-
-def test_a_pipe_full_of_unread_commands_breaks_the_channel():
-    async def test(channel: ShellChannel, ends: ShellEnds) -> None:
+async def test_a_pipe_full_of_unread_commands_breaks_the_channel():
+    async with open_channel() as (channel, _):
         sequence = 0
         while not channel.broken:
             sequence += 1
@@ -102,50 +94,39 @@ def test_a_pipe_full_of_unread_commands_breaks_the_channel():
         assert await channel.wait_outcome() is Stop.BROKEN
         assert sequence > 1
 
-    run_with_channel(test)
+
+async def test_a_shell_that_is_gone_cannot_have_run_the_command():
+    channel, ends = ShellChannel.open()
+    for fd in ends:
+        os.close(fd)
+    assert not channel.send(1, b"1:x\0", 100)
+    assert channel.broken
+    channel.close()
 
 
-def test_a_shell_that_is_gone_cannot_have_run_the_command():
-    async def main() -> None:
-        channel, ends = ShellChannel.open()
-        for fd in ends:
-            os.close(fd)
-        assert not channel.send(1, b"1:x\0", 100)
-        assert channel.broken
-        channel.close()
-
-    asyncio.run(main())
-
-
-def test_the_exit_code_of_the_shell_is_the_commands():
-    async def test(channel: ShellChannel, ends: ShellEnds) -> None:
+async def test_the_exit_code_of_the_shell_is_the_commands():
+    async with open_channel() as (channel, ends):
         channel.send(1, b"1:exit 9\0", 100)
         os.write(ends.stdout, b"last words")
         channel.on_exit(9)
         assert await channel.wait_outcome() == 9
         assert (channel.out.to_bytes(), channel.broken) == (b"last words", True)
 
-    run_with_channel(test)
 
-
-def test_a_report_before_the_exit_counts():
-    async def test(channel: ShellChannel, ends: ShellEnds) -> None:
+async def test_a_report_before_the_exit_counts():
+    async with open_channel() as (channel, ends):
         channel.send(1, b"1:x\0", 100)
         os.write(ends.status, b"\0d 1 5 /\0")
         channel.on_exit(137)
         assert await channel.wait_outcome() == 5
         assert channel.broken
 
-    run_with_channel(test)
 
-
-def test_a_closed_channel_ends_the_wait():
-    async def test(channel: ShellChannel, ends: ShellEnds) -> None:
+async def test_a_closed_channel_ends_the_wait():
+    async with open_channel() as (channel, ends):
         channel.send(1, b"1:x\0", 100)
         channel.close()
         assert await channel.wait_outcome() is Stop.DEAD
         channel.on_exit(3)
         with pytest.raises(BrokenPipeError):
             os.write(ends.status, b"\0d 1 0 /\0")
-
-    run_with_channel(test)

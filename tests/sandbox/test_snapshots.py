@@ -1,7 +1,8 @@
 """Slots that start from a folder, or from the workspace of another slot."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -29,22 +30,20 @@ def base(tmp_path: Path) -> Path:
     return folder
 
 
-def in_pool(backend: str, test: Callable[[Pool], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(300), open_pool(backend, PoolSettings(max_slots=8)) as pool:
-            await test(pool)
-
-    asyncio.run(main())
+@asynccontextmanager
+async def in_pool(backend: str) -> AsyncGenerator[Pool]:
+    async with asyncio.timeout(300), open_pool(backend, PoolSettings(max_slots=8)) as pool:
+        yield pool
 
 
 async def tree(box: Sandbox) -> str:
     return (await box.exec("find . -mindepth 1 | sort; cat $(find . -type f | sort)", cwd="/workspace")).text
 
 
-def test_a_slot_starts_with_its_base_and_changes_only_its_own_view(backend, base):
+async def test_a_slot_starts_with_its_base_and_changes_only_its_own_view(backend, base):
     spec = SandboxSpec(disk_mb=32, base=(str(base),))
 
-    async def test(pool: Pool) -> None:
+    async with in_pool(backend) as pool:
         async with pool.lease(spec) as one, pool.lease(spec) as two:
             before = await tree(two)
             assert "./src/deep/b" in before
@@ -59,16 +58,14 @@ def test_a_slot_starts_with_its_base_and_changes_only_its_own_view(backend, base
         assert (base / "README").read_text() == "README"
         assert (base / "src" / "a").exists()
 
-    in_pool(backend, test)
 
-
-def test_every_slot_of_a_base_may_change_it_and_so_may_those_of_several(backend, base, tmp_path):
+async def test_every_slot_of_a_base_may_change_it_and_so_may_those_of_several(backend, base, tmp_path):
     other = tmp_path / "other"
     other.mkdir(mode=0o755)
     (other / "o").write_text("o")
     change = "echo x >>src/deep/b && rm README && mkdir src/deep/new"
 
-    async def test(pool: Pool) -> None:
+    async with in_pool(backend) as pool:
         one, both = SandboxSpec(disk_mb=8, base=(str(base),)), SandboxSpec(disk_mb=8, base=(str(base), str(other)))
         async with pool.lease(SandboxSpec(disk_mb=8, base=(str(other),))) as box:
             assert (await box.exec("echo x >>o")).exit_code == 0
@@ -78,8 +75,6 @@ def test_every_slot_of_a_base_may_change_it_and_so_may_those_of_several(backend,
         async with pool.lease(both) as box:
             assert (await box.exec(f"{change} && echo x >>o && rm o")).text == ""
 
-    in_pool(backend, test)
-
 
 async def _snapshot(pool: Pool, spec: SandboxSpec, command: str) -> SandboxSpec:
     async with pool.lease(spec) as box:
@@ -87,8 +82,8 @@ async def _snapshot(pool: Pool, spec: SandboxSpec, command: str) -> SandboxSpec:
         return await pool.snapshot(box)
 
 
-def test_a_snapshot_is_where_other_slots_start(backend, base):
-    async def test(pool: Pool) -> None:
+async def test_a_snapshot_is_where_other_slots_start(backend, base):
+    async with in_pool(backend) as pool:
         async with pool.lease(SandboxSpec(disk_mb=32, base=(str(base),))) as box:
             await box.exec("rm -r gone && mkdir gone && echo n >gone/new; rm src/a; echo more >>README; chmod 700 src")
             await box.exec("ln -s /etc/passwd out; touch -d 2001-02-03T00:00Z run; printf 'odd' >$'a\\nb'; mkdir empty")
@@ -106,34 +101,27 @@ def test_a_snapshot_is_where_other_slots_start(backend, base):
                 assert await tree(three) == want_two
             assert await tree(two) == want
 
-    in_pool(backend, test)
 
-
-def test_a_slot_that_cannot_be_copied_is_reported(backend, monkeypatch):
+async def test_a_slot_that_cannot_be_copied_is_reported(backend, monkeypatch):
     monkeypatch.setattr(ShellSandbox.pack, "__kwdefaults__", {"max_bytes": 1_000_000})
     monkeypatch.setattr(ShellSandbox.pack_changes, "__kwdefaults__", {"max_bytes": 1_000_000})
 
-    async def test(pool: Pool) -> None:
-        async with pool.lease(SandboxSpec(disk_mb=32)) as box:
-            await box.exec("truncate -s 3M holes; touch -d @9223372036854775807 odd 2>/dev/null")
-            with pytest.raises(SandboxError, match=r"no snapshot could be made: .*larger than the limit"):
-                await pool.snapshot(box)
-            await box.exec("rm holes")
-            async with pool.lease(await pool.snapshot(box)) as fork:
-                assert (await fork.exec("ls")).stdout == b"odd\n"
-
-    in_pool(backend, test)
+    async with in_pool(backend) as pool, pool.lease(SandboxSpec(disk_mb=32)) as box:
+        await box.exec("truncate -s 3M holes; touch -d @9223372036854775807 odd 2>/dev/null")
+        with pytest.raises(SandboxError, match=r"no snapshot could be made: .*larger than the limit"):
+            await pool.snapshot(box)
+        await box.exec("rm holes")
+        async with pool.lease(await pool.snapshot(box)) as fork:
+            assert (await fork.exec("ls")).stdout == b"odd\n"
 
 
-def test_a_slot_without_a_base_can_be_forked_too(backend):
-    async def test(pool: Pool) -> None:
+async def test_a_slot_without_a_base_can_be_forked_too(backend):
+    async with in_pool(backend) as pool:
         async with pool.lease(SandboxSpec(disk_mb=32)) as box:
             await box.exec("mkdir -p a/b; echo set up >a/b/c")
             spec = await pool.snapshot(box)
             forks = await asyncio.gather(*(_fork(pool, spec, n) for n in range(4)))
         assert forks == [f"set up\n{n}\n".encode() for n in range(4)]
-
-    in_pool(backend, test)
 
 
 async def _fork(pool: Pool, spec: SandboxSpec, number: int) -> bytes:
@@ -142,36 +130,28 @@ async def _fork(pool: Pool, spec: SandboxSpec, number: int) -> bytes:
         return await box.read("a/b/c")
 
 
-def test_changes_have_a_size_limit_and_are_gone_with_the_slot(bwrap, base):
-    async def test(pool: Pool) -> None:
-        async with pool.lease(SandboxSpec(disk_mb=8, base=(str(base),))) as box:
-            full = await box.exec("head -c 20M /dev/zero >big")
-            assert b"No space left" in full.stderr
-            await box.reset()
-            assert (await box.exec("head -c 6M /dev/zero >big")).exit_code == 0
-            assert b"Read-only" in (await box.exec("touch /run/ludus/changes/x")).stderr
-            privileges = await box.exec("grep CapEff /proc/self/status; id -u; unshare -U true; mount -t tmpfs x /tmp")
-            assert privileges.stdout.split() == [b"CapEff:", b"0000000000000000", b"1000"]
-            assert privileges.exit_code != 0
-
-    in_pool(bwrap, test)
+async def test_changes_have_a_size_limit_and_are_gone_with_the_slot(bwrap, base):
+    async with in_pool(bwrap) as pool, pool.lease(SandboxSpec(disk_mb=8, base=(str(base),))) as box:
+        full = await box.exec("head -c 20M /dev/zero >big")
+        assert b"No space left" in full.stderr
+        await box.reset()
+        assert (await box.exec("head -c 6M /dev/zero >big")).exit_code == 0
+        assert b"Read-only" in (await box.exec("touch /run/ludus/changes/x")).stderr
+        privileges = await box.exec("grep CapEff /proc/self/status; id -u; unshare -U true; mount -t tmpfs x /tmp")
+        assert privileges.stdout.split() == [b"CapEff:", b"0000000000000000", b"1000"]
+        assert privileges.exit_code != 0
 
 
-def test_shared_caches_are_there_and_read_only(bwrap, base):
-    async def test(pool: Pool) -> None:
-        async with pool.lease(SandboxSpec(disk_mb=8, caches=((str(base), "/mirror"),))) as box:
-            assert (await box.exec("cat /mirror/README")).stdout == b"README"
-            assert b"Read-only" in (await box.exec("touch /mirror/x")).stderr
-
-    in_pool(bwrap, test)
+async def test_shared_caches_are_there_and_read_only(bwrap, base):
+    async with in_pool(bwrap) as pool, pool.lease(SandboxSpec(disk_mb=8, caches=((str(base), "/mirror"),))) as box:
+        assert (await box.exec("cat /mirror/README")).stdout == b"README"
+        assert b"Read-only" in (await box.exec("touch /mirror/x")).stderr
 
 
-def test_a_base_that_does_not_exist_is_reported(backend, tmp_path):
-    async def test(pool: Pool) -> None:
+async def test_a_base_that_does_not_exist_is_reported(backend, tmp_path):
+    async with in_pool(backend) as pool:
         with pytest.raises(SandboxError):
             async with pool.lease(SandboxSpec(disk_mb=8, base=(str(tmp_path / "missing"),))):
                 pass
         async with pool.lease(SandboxSpec(disk_mb=8)) as box:
             assert (await box.exec("echo fine")).stdout == b"fine\n"
-
-    in_pool(backend, test)

@@ -18,8 +18,8 @@ from ludus.parsers import Parser
 from ludus.tokens.codec import Codec
 from ludus.tokens.render import Renderer
 from ludus.tokens.sequences import TokenSequence
+from ludus.tokens.session import TokenSession
 from ludus.tokens.template import Template, read_template
-from ludus.tokens.token_session import TokenSession
 from ludus.tokens.tokenizer import Tokenizer
 from ludus.tokens.toy_engine import ToyEngine
 from ludus.types import Call, Completion, Message, Sampling, ToolSpec

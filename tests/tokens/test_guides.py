@@ -1,7 +1,5 @@
 """Forced calls and JSON replies in token mode."""
 
-import asyncio
-
 import msgspec
 import pytest
 from tests.gateway_kit import ADD
@@ -15,7 +13,7 @@ from ludus.tokens.engines.llamacpp import LlamaCppEngine
 from ludus.tokens.engines.sglang import SglangEngine
 from ludus.tokens.engines.vllm import VllmEngine
 from ludus.tokens.guides import add_guide, asks_for_form, build_call_grammar, make_guide, mark_guided
-from ludus.tokens.token_model import TokenModel
+from ludus.tokens.model import TokenModel
 from ludus.tokens.toy_engine import ToyEngine
 from ludus.types import Call, Completion, Finish, Message, Sampling, ToolSpec
 
@@ -112,20 +110,17 @@ def test_a_reply_of_another_form_is_an_error_unless_it_was_cut():
     assert mark_guided(Completion(Message("assistant", calls=(Call("c", "add", "{}"),))), Guide(grammar="g")).guided
 
 
-def test_a_forced_call_goes_to_the_engine_and_is_marked(tokens):
+async def test_a_forced_call_goes_to_the_engine_and_is_marked(tokens):
     codec = tokens.codec()
     reply = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
 
-    async def main():
-        async with StandIn(ToyEngine(codec.tokenizer, [reply])) as server:
-            model = TokenModel(VllmEngine(ServerSettings(base_url=server.url, name="toy")), codec)
-            completion = await model.complete(
-                [Message("user", "hi")], [TOOL], Sampling(max_tokens=99, tool_choice="required")
-            )
-            await model.close()
-            return completion, server.requests[-1][1]
-
-    completion, body = asyncio.run(main())
+    async with StandIn(ToyEngine(codec.tokenizer, [reply])) as server:
+        model = TokenModel(VllmEngine(ServerSettings(base_url=server.url, name="toy")), codec)
+        completion = await model.complete(
+            [Message("user", "hi")], [TOOL], Sampling(max_tokens=99, tool_choice="required")
+        )
+        await model.close()
+        completion, body = completion, server.requests[-1][1]
     assert completion.guided
     assert [call.name for call in completion.message.calls] == ["add"]
     assert body["structured_outputs"] == {"grammar": build_call_grammar(codec.parser, [TOOL])}

@@ -1,7 +1,5 @@
 """A bad template or engine is found before a run."""
 
-import asyncio
-
 import pytest
 
 from ludus.errors import ConfigError
@@ -152,39 +150,39 @@ class Other(ToyEngine):
         return EngineFacts(vocabulary=self.vocabulary)
 
 
-def check(tokens, ids, vocabulary=None):
+async def check(tokens, ids, vocabulary=None):
     engine = Other(tokens.tokenizer, [])
     engine.ids, engine.vocabulary = ids, vocabulary
-    return asyncio.run(check_engine(engine, tokens.codec()))
+    return await check_engine(engine, tokens.codec())
 
 
-def test_the_same_ids_on_both_sides_are_fine(tokens):
+async def test_the_same_ids_on_both_sides_are_fine(tokens):
     own = tokens.tokenizer.encode(f"{PROBE_TEXT} x<|im_end|> x</s>")
-    assert check(tokens, own) == ()
-    assert check(tokens, [tokens.tokenizer.find_id("<s>"), *own]) == ()  # engines put a beginning before text
-    assert check(tokens, own, vocabulary=tokens.tokenizer.size + 100) == ()  # padded
+    assert await check(tokens, own) == ()
+    assert await check(tokens, [tokens.tokenizer.find_id("<s>"), *own]) == ()  # engines put a beginning before text
+    assert await check(tokens, own, vocabulary=tokens.tokenizer.size + 100) == ()  # padded
 
 
-def test_the_same_words_with_other_special_tokens_are_a_config_error(tokens):
+async def test_the_same_words_with_other_special_tokens_are_a_config_error(tokens):
     codec = tokens.codec()
     codec.tokenizer = tokens.make_tokenizer(["<|eot_id|>"])  # the engine's has no such end of a turn
     assert codec.tokenizer.encode(PROBE_TEXT) == tokens.tokenizer.encode(PROBE_TEXT)
     engine = Other(tokens.tokenizer, [])
     engine.tokenize = ToyEngine(tokens.tokenizer, []).tokenize
     with pytest.raises(ConfigError, match="encodes a probe text differently"):
-        asyncio.run(check_engine(engine, codec))
+        await check_engine(engine, codec)
 
 
-def test_other_ids_are_a_config_error(tokens):
+async def test_other_ids_are_a_config_error(tokens):
     with pytest.raises(ConfigError, match="encodes a probe text differently"):
-        check(tokens, [1, 2, 3])
+        await check(tokens, [1, 2, 3])
 
 
-def test_a_smaller_vocabulary_is_a_config_error(tokens):
+async def test_a_smaller_vocabulary_is_a_config_error(tokens):
     with pytest.raises(ConfigError, match="only 10"):
-        check(tokens, None, vocabulary=10)
+        await check(tokens, None, vocabulary=10)
 
 
-def test_an_engine_that_cannot_encode_is_a_warning(tokens):
-    (finding,) = check(tokens, None)
+async def test_an_engine_that_cannot_encode_is_a_warning(tokens):
+    (finding,) = await check(tokens, None)
     assert (finding.level, finding.code) == ("warning", "unchecked")

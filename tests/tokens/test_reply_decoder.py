@@ -22,9 +22,9 @@ CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
 PARTS = ["<think>", "</think>", "\n\n", " ", "Wort", "世界", "\U0001f600", CALL, "<tool_call>", "{", "STOP", "ST", "é"]
 
 
-def draw_ids(text: str, seed: int) -> tuple[int, ...]:
+def sample_ids(text: str, seed: int) -> tuple[int, ...]:
     toy = ToyEngine(CODEC.tokenizer, [text], seed=seed, scatter=0.4, end="<|im_end|>")
-    return toy.draw((1,), Sampling(max_tokens=10_000)).ids
+    return toy.sample((1,), Sampling(max_tokens=10_000)).ids
 
 
 def split_ids(ids: tuple[int, ...], seed: int) -> list[tuple[int, ...]]:
@@ -39,7 +39,7 @@ def split_ids(ids: tuple[int, ...], seed: int) -> list[tuple[int, ...]]:
 
 @given(st.lists(st.sampled_from(PARTS), max_size=10).map("".join), st.integers(0, 10**6), st.booleans(), st.booleans())
 def test_what_is_shown_is_the_beginning_of_what_the_whole_reply_gives(text, seed, thinking, offered):
-    ids = draw_ids(text, seed)
+    ids = sample_ids(text, seed)
     tools = (ADD,) if offered else ()
     decoder = ReplyDecoder(CODEC, tools, stop=("STOP",), thinking=thinking, first=2)
     pieces = [piece for group in split_ids(ids, seed) for piece in decoder(group)]
@@ -56,7 +56,7 @@ def test_what_is_shown_is_the_beginning_of_what_the_whole_reply_gives(text, seed
 
 @given(st.text(max_size=40), st.integers(0, 10**6))
 def test_all_text_is_shown_as_soon_as_its_characters_are_whole(text, seed):
-    ids = draw_ids(text, seed)
+    ids = sample_ids(text, seed)
     decoder = TextDecoder(CODEC.tokenizer.decode)
     shown = "".join(decoder.feed(group) for group in split_ids(ids, seed))
     whole = CODEC.tokenizer.decode(ids)
@@ -68,7 +68,7 @@ def test_all_text_is_shown_as_soon_as_its_characters_are_whole(text, seed):
 def test_a_raw_reply_is_plain_text():
     decoder = ReplyDecoder(CODEC, raw=True)
     text = f"<think>a</think>{CALL}"
-    ids = draw_ids(text, 1)
+    ids = sample_ids(text, 1)
     assert "".join(piece.text for number in ids for piece in decoder((number,))) == text
 
 

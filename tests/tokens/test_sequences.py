@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ludus.tokens.sequences import TokenStep, build_sequences
-from ludus.types import Splice, Tokens
+from ludus.tokens.sequences import TokenStep, build_prompt_ids, build_sequences, find_own_ids
+from ludus.types import Completion, Message, Splice, Tokens
 
 
 def step(given_ids, drawn, splice=None):
@@ -103,3 +103,20 @@ def test_guided_replies_are_context_and_the_others_are_trained_on():
     assert row.steps == (1,)
     (nothing,) = build_sequences([TokenStep(first, guided=True)])
     assert not any(nothing.tokens.sampled)
+
+
+def test_the_prompt_and_the_own_ids_of_a_completion_are_found():
+    def complete(ids: tuple[int, ...], given: int, splice: Splice | None = None) -> Completion:
+        sampled = (False,) * given + (True,) * (len(ids) - given)
+        logprobs = tuple(-0.5 if each else None for each in sampled)
+        return Completion(Message("assistant", "x"), tokens=Tokens(ids, sampled, logprobs), splice=splice)
+
+    first, second = complete((1, 2, 3, 4), 2), complete((5, 6, 7), 1)
+    branch = complete((8, 9), 1, Splice(0, 2))
+    assert build_prompt_ids([first]) == (1, 2)
+    assert build_prompt_ids([first, second]) == (1, 2, 3, 4, 5)
+    assert build_prompt_ids([first, second, branch]) == (1, 2, 8)
+    own = find_own_ids(second)
+    assert own is not None and (own.ids, own.logprobs) == ((6, 7), (-0.5, -0.5))
+    chat = Completion(Message("assistant", "x"))
+    assert find_own_ids(chat) is None and build_prompt_ids([first, chat]) is None

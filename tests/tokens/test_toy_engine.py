@@ -1,7 +1,5 @@
 """The toy engine: scripted replies in ids that no tokenizer would choose."""
 
-import asyncio
-
 import pytest
 
 from ludus.errors import ModelError
@@ -22,32 +20,32 @@ def test_the_ids_decode_to_the_text_and_are_not_the_tokenizers_own(tokens):
 
 
 def test_the_same_seed_gives_the_same_ids_and_logprobs(tokens):
-    def draw(seed):
-        return ToyEngine(tokens.tokenizer, [TEXT], seed=seed).draw([1, 2], Sampling())
+    def sample(seed):
+        return ToyEngine(tokens.tokenizer, [TEXT], seed=seed).sample([1, 2], Sampling())
 
-    assert draw(1) == draw(1)
-    assert draw(1).ids != draw(2).ids
+    assert sample(1) == sample(1)
+    assert sample(1).ids != sample(2).ids
 
 
 def test_a_reply_ends_with_a_stop_token_at_a_limit_or_at_a_stop_string(tokens):
     toy = ToyEngine(tokens.tokenizer, lambda _: TEXT, end="</s>")
-    whole = toy.draw([1], Sampling())
+    whole = toy.sample([1], Sampling())
     assert (whole.ids[-1], whole.finish, whole.text) == (tokens.tokenizer.find_id("</s>"), Finish.STOP, TEXT)
-    cut = toy.draw([1], Sampling(max_tokens=3))
+    cut = toy.sample([1], Sampling(max_tokens=3))
     assert (len(cut.ids), cut.finish) == (3, Finish.LENGTH)
-    stopped = toy.draw([1], Sampling(stop=("quick",)))
+    stopped = toy.sample([1], Sampling(stop=("quick",)))
     assert stopped.text == "Grüße, 世界 \U0001f600! The "
     assert tokens.tokenizer.decode(stopped.ids).endswith("quick")
     assert toy.log == [whole, cut, stopped]
 
 
-def test_a_function_gets_the_text_of_the_prompt(tokens):
+async def test_a_function_gets_the_text_of_the_prompt(tokens):
     toy = ToyEngine(tokens.tokenizer, lambda prompt: prompt.upper())
-    (drawn,) = asyncio.run(toy.generate(tokens.tokenizer.encode("look"), Sampling()))
-    assert drawn.text == "LOOK"
-    assert asyncio.run(toy.get_facts()) == EngineFacts(vocabulary=tokens.tokenizer.size)
+    (sampled,) = await toy.generate(tokens.tokenizer.encode("look"), Sampling())
+    assert sampled.text == "LOOK"
+    assert await toy.get_facts() == EngineFacts(vocabulary=tokens.tokenizer.size)
 
 
-def test_a_toy_without_replies_raises(tokens):
+async def test_a_toy_without_replies_raises(tokens):
     with pytest.raises(ModelError, match="no reply left"):
-        asyncio.run(ToyEngine(tokens.tokenizer, []).generate([1], Sampling()))
+        await ToyEngine(tokens.tokenizer, []).generate([1], Sampling())

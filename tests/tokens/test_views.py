@@ -5,12 +5,12 @@ import pytest
 from ludus.tokens.views import (
     TemplateMarks,
     TemplateStyle,
-    decode_arguments,
     format_thinking,
     make_stand_in,
     make_tool_views,
     make_view,
     map_call_names,
+    show_arguments,
 )
 from ludus.types import Call, Message, Reasoning, ToolSpec
 
@@ -81,7 +81,7 @@ def test_reasoning_is_the_block_that_was_written_or_a_usual_one(reasoning, text)
 
 @pytest.mark.parametrize(("text", "value"), [("", {}), ('{"a": 1}', {"a": 1}), ("[1]", "[1]"), ("{bad", "{bad")])
 def test_arguments_are_an_object_or_the_text(text, value):
-    assert decode_arguments(Call("1", "f", text)) == value
+    assert show_arguments(Call("1", "f", text)) == value
 
 
 def test_a_stand_in_has_marks_and_no_word_of_the_reply():
@@ -98,5 +98,5 @@ def test_a_stand_in_has_marks_and_no_word_of_the_reply():
 def test_arguments_of_any_depth_are_an_object_or_their_text():
     for levels in (10, 5_000):
         text = '{"a":' + "[" * levels + "]" * levels + "}"
-        found = decode_arguments(Call("1", "look", text))
+        found = show_arguments(Call("1", "look", text))
         assert (found == text) is (levels == 5_000)

@@ -1,10 +1,10 @@
 """The toolset `browser`: a real Chromium in a slot, where Playwright and Chromium are installed."""
 
-import asyncio
 import contextlib
 import re
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from typing import Any
 
@@ -17,7 +17,8 @@ from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.sandbox.local.bwrap import Bwrap
 from ludus.sandbox.local.unisolated import Local
 from ludus.tools import BadArguments
-from ludus.tools.browser import BrowserHost, BrowserSettings, check_playwright, make_browser_toolset
+from ludus.tools.browser import BrowserHost, check_playwright, make_browser_toolset
+from ludus.tools.settings import BrowserSettings
 from ludus.tools.vision import Viewer
 from ludus.types import Observation
 
@@ -33,27 +34,22 @@ SECOND = b"<title>Two</title><script>console.log('asked', location.search)</scri
 Call = Callable[..., Awaitable[Any]]
 
 
-def use_browser(
-    work: Callable[[Call, Sandbox, BrowserHost], Awaitable[None]], backend: Any, settings: BrowserSettings
-) -> None:
-    """Let `work` call the tools of a browser in a fresh slot, which serves two pages on its own loopback."""
+@asynccontextmanager
+async def open_browser(backend: Any, settings: BrowserSettings) -> AsyncGenerator[tuple[Call, Sandbox, BrowserHost]]:
+    """Calls of the tools of a browser in a fresh slot."""
+    host, slots = BrowserHost(settings), backend()
+    try:
+        async with make_pool(slots.create) as pool, pool.lease(SandboxSpec(memory_mb=2048)) as box:
+            toolset = make_browser_toolset(host, Viewer(ScriptedModel(lambda *_: "It is green.")))
+            tools = {each.name: each for each in (toolset.make(box) if toolset.make else ())}
 
-    async def go() -> None:
-        host, slots = BrowserHost(settings), backend()
-        try:
-            async with make_pool(slots.create) as pool, pool.lease(SandboxSpec(memory_mb=2048)) as box:
-                toolset = make_browser_toolset(host, Viewer(ScriptedModel(lambda *_: "It is green.")))
-                tools = {each.name: each for each in (toolset.make(box) if toolset.make else ())}
+            async def call(name: str, **arguments: Any) -> Any:
+                return await tools[f"browser_{name}"].run(arguments)
 
-                async def call(name: str, **arguments: Any) -> Any:
-                    return await tools[f"browser_{name}"].run(arguments)
-
-                await work(call, box, host)
-        finally:
-            await host.close()
-            await slots.close()
-
-    asyncio.run(go())
+            yield call, box, host
+    finally:
+        await host.close()
+        await slots.close()
 
 
 async def serve(box: Sandbox) -> str:
@@ -78,8 +74,12 @@ def find_ref(snapshot: str, what: str) -> str:
 
 
 @real
-def test_a_browser_in_a_slot(bwrap):
-    async def work(call: Call, box: Sandbox, host: BrowserHost) -> None:
+async def test_a_browser_in_a_slot(bwrap):
+    async with open_browser(Bwrap, BrowserSettings(executable=CHROMIUM, screenshots=True, seconds=20)) as (
+        call,
+        box,
+        _,
+    ):
         address = await serve(box)
         page = await call("navigate", url=f"{address}/")
         assert page.startswith(f"Shop\n{address}/\n") and 'heading "Lamps"' in page
@@ -106,24 +106,18 @@ def test_a_browser_in_a_slot(bwrap):
             await call("snapshot")
         assert "Second page" in await call("navigate", url=f"{address}/two.html"), "it is started again"
 
-    use_browser(work, Bwrap, BrowserSettings(executable=CHROMIUM, screenshots=True, seconds=20))
 
-
-def test_a_slot_without_chromium_is_the_users_problem():
-    async def work(call: Call, box: Sandbox, host: BrowserHost) -> None:
+async def test_a_slot_without_chromium_is_the_users_problem():
+    async with open_browser(Local, BrowserSettings(executable="/no/such/file")) as (call, _, _):
         with pytest.raises(ToolBroken, match=r"tools\.browser\.executable: the slot has no /no/such/file") as broken:
             await call("snapshot")
         assert not broken.value.retryable
 
-    use_browser(work, Local, BrowserSettings(executable="/no/such/file"))
 
-
-def test_what_does_not_start_is_shown_to_the_model():
-    async def work(call: Call, box: Sandbox, host: BrowserHost) -> None:
+async def test_what_does_not_start_is_shown_to_the_model():
+    async with open_browser(Local, BrowserSettings(executable="false")) as (call, _, _):
         with pytest.raises(RuntimeError, match="The browser did not start: Chromium ended with exit code 1"):
             await call("snapshot")
-
-    use_browser(work, Local, BrowserSettings(executable="false"))
 
 
 FAKE = """#!/usr/bin/env python3
@@ -135,16 +129,14 @@ server.accept()[0].recv(1)
 """
 
 
-def test_a_program_of_the_agent_that_answers_in_place_of_chromium_is_refused():
-    async def work(call: Call, box: Sandbox, host: BrowserHost) -> None:
+async def test_a_program_of_the_agent_that_answers_in_place_of_chromium_is_refused():
+    async with open_browser(Local, BrowserSettings(executable="x")) as (call, box, host):
         await box.write("fake", FAKE.encode())
         await box.exec("chmod +x fake")
         fake = (await box.exec("realpath fake")).text.strip()
         host.settings = BrowserSettings(executable=fake)
         with pytest.raises(RuntimeError, match="what answered is no Chromium"):
             await call("snapshot")
-
-    use_browser(work, Local, BrowserSettings(executable="x"))
 
 
 def test_without_the_extra_it_is_refused_by_name(monkeypatch: pytest.MonkeyPatch):

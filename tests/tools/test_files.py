@@ -27,8 +27,8 @@ def calling(box: Sandbox) -> Call:
 # ---- read and write -----------------------------------------------------------------------------------------------
 
 
-def test_write_read_patch(in_each_box: InBox):
-    async def body(box: Sandbox) -> None:
+async def test_write_read_patch(in_each_box: InBox):
+    async with in_each_box() as box:
         call = calling(box)
         assert await call("write_file", path="a/b.txt", content="one\ntwo\n") == "Wrote a/b.txt: 8 bytes, 2 lines."
         assert await call("read_file", path="a/b.txt") == "     1\tone\n     2\ttwo"
@@ -39,11 +39,9 @@ def test_write_read_patch(in_each_box: InBox):
         assert await call("write_file", path="a/b.txt", content="") == "Wrote a/b.txt: 0 bytes, 0 lines."
         assert await call("read_file", path="a/b.txt") == "[the file is empty]"
 
-    in_each_box(body)
 
-
-def test_what_cannot_be_read_is_explained(in_each_box: InBox):
-    async def body(box: Sandbox) -> None:
+async def test_what_cannot_be_read_is_explained(in_each_box: InBox):
+    async with in_each_box() as box:
         call = calling(box)
         await box.write("src/settings.py", b"x = 1\n")
         await box.write("image", b"\x89PNG\0\0\0")
@@ -68,33 +66,27 @@ def test_what_cannot_be_read_is_explained(in_each_box: InBox):
         with pytest.raises(BadArguments, match="unknown field `file`; the parameters are: path, offset, limit"):
             await call("read_file", path="x", file="y")
 
-    in_each_box(body)
 
-
-def test_a_file_that_is_too_large(in_box: InBox):
-    async def body(box: Sandbox) -> None:
+async def test_a_file_that_is_too_large(in_box: InBox):
+    async with in_box() as box:
         await box.exec(f"head -c {FILE_BYTES + 1} /dev/zero | tr '\\0' x > big")
         with pytest.raises(ValueError, match="big is larger than 10 MB; look at parts of it"):
             await calling(box)("read_file", path="big")
 
-    in_box(body)
 
-
-def test_a_missing_folder_and_a_full_disk_are_reported(in_box: InBox):
-    async def body(box: Sandbox) -> None:
+async def test_a_missing_folder_and_a_full_disk_are_reported(in_box: InBox):
+    async with in_box() as box:
         call = calling(box)
         await box.exec("fallocate -l 1G filler || head -c 1G /dev/zero > filler")
         with pytest.raises(OSError, match=r"No space left|quota"):
             await call("write_file", path="more.txt", content="x" * 1_000_000)
 
-    in_box(body)
 
-
-def test_paths_lead_nowhere_but_into_the_slot(in_box: InBox, tmp_path: Path):
+async def test_paths_lead_nowhere_but_into_the_slot(in_box: InBox, tmp_path: Path):
     secret = tmp_path / "secret.txt"
     secret.write_text("the host's")
 
-    async def body(box: Sandbox) -> None:
+    async with in_box() as box:
         call = calling(box)
         await box.exec(f"ln -s {secret} link; ln -s {tmp_path} folder")
         for path in (str(secret), f"../../../../../..{secret}", "link", "folder/secret.txt", f"/proc/1/root{secret}"):
@@ -108,8 +100,6 @@ def test_paths_lead_nowhere_but_into_the_slot(in_box: InBox, tmp_path: Path):
                 continue
         for path in ("/tmp", ".", "folder"):
             assert await call("search_files", pattern="the host", path=path) == "No matches."
-
-    in_box(body)
     assert secret.read_text() == "the host's"
 
 
@@ -121,14 +111,14 @@ odd_names = st.text(
 ).filter(lambda name: name not in (".", "..") and len(name.encode()) < 200)
 
 
-def test_odd_names_and_contents_survive(in_each_box: InBox):
-    async def body(box: Sandbox) -> None:
+async def test_odd_names_and_contents_survive(in_each_box: InBox):
+    async with in_each_box() as box:
         call = calling(box)
 
         @settings(max_examples=1, database=None)
         @given(st.lists(st.tuples(odd_names, odd_text), min_size=25, max_size=25, unique_by=lambda pair: pair[0]))
-        def pairs(drawn: list[tuple[str, str]]) -> None:
-            examples.extend(drawn)
+        def pairs(sampled: list[tuple[str, str]]) -> None:
+            examples.extend(sampled)
 
         examples: list[tuple[str, str]] = [
             ("-rf", "x"),
@@ -143,8 +133,6 @@ def test_odd_names_and_contents_survive(in_each_box: InBox):
             assert await box.read(f"odd/{name}") == content.encode()
             shown = await call("read_file", path=f"odd/{name}")
             assert shown == number_lines(content, 1, 2000)
-
-    in_each_box(body)
 
 
 def test_long_files_are_read_in_parts():
@@ -251,8 +239,8 @@ def test_a_patch_succeeds_or_gives_the_reason(text: str, old: str, new: str):
         assert len(done.at) == 1
 
 
-def test_a_patch_that_fails_leaves_the_file_alone(in_box: InBox):
-    async def body(box: Sandbox) -> None:
+async def test_a_patch_that_fails_leaves_the_file_alone(in_box: InBox):
+    async with in_box() as box:
         call = calling(box)
         await box.write("latin", "né\n".encode("latin-1"))
         with pytest.raises(ValueError, match="latin is not UTF-8 text"):
@@ -264,8 +252,6 @@ def test_a_patch_that_fails_leaves_the_file_alone(in_box: InBox):
         done = await call("patch", path="f.py", old="if x:\n    return 1", new="if x:\n    return 9")
         assert done == ("Patched f.py at line 2 (no exact match; matched ignoring whitespace, and indented to fit).")
         assert await box.read("f.py") == CODE.replace("1", "9").encode()
-
-    in_box(body)
 
 
 # ---- search -------------------------------------------------------------------------------------------------------
@@ -281,8 +267,8 @@ async def fill(box: Sandbox) -> None:
     await box.write("blob.bin", b"import\0binary\n")
 
 
-def test_searching(in_each_box: InBox):
-    async def body(box: Sandbox) -> None:
+async def test_searching(in_each_box: InBox):
+    async with in_each_box() as box:
         call = calling(box)
         await fill(box)
         assert (await call("search_files", pattern="^import")).split("\n") == [
@@ -305,11 +291,9 @@ def test_searching(in_each_box: InBox):
         limited = await call("search_files", pattern="import", limit="2")
         assert limited.split("\n")[2:] == ["[there are more than 2 matches; narrow the search or raise limit]"]
 
-    in_each_box(body)
 
-
-def test_searching_for_names(in_each_box: InBox):
-    async def body(box: Sandbox) -> None:
+async def test_searching_for_names(in_each_box: InBox):
+    async with in_each_box() as box:
         call = calling(box)
         await fill(box)
         assert (await call("search_files", pattern="*.py", target="files")).split("\n") == [
@@ -322,11 +306,9 @@ def test_searching_for_names(in_each_box: InBox):
         assert await call("search_files", pattern="*", target="files", glob="*.txt") == "notes.txt"
         assert await call("search_files", pattern="*.rs", target="files") == "No matches."
 
-    in_each_box(body)
 
-
-def test_a_search_that_cannot_be_made(in_box: InBox):
-    async def body(box: Sandbox) -> None:
+async def test_a_search_that_cannot_be_made(in_box: InBox):
+    async with in_box() as box:
         call = calling(box)
         await fill(box)
         with pytest.raises(ValueError, match=r"(?i)parenthes|unclosed group"):
@@ -336,23 +318,19 @@ def test_a_search_that_cannot_be_made(in_box: InBox):
         with pytest.raises(BadArguments, match="at `target`"):
             await call("search_files", pattern="x", target="names")
 
-    in_box(body)
 
-
-def test_a_search_through_one_endless_line(in_box: InBox):
-    async def body(box: Sandbox) -> None:
+async def test_a_search_through_one_endless_line(in_box: InBox):
+    async with in_box() as box:
         await box.exec("head -c 3000000 /dev/zero | tr '\\0' x > min.js")
         found = await calling(box)("search_files", pattern="xxx")
         assert found.startswith("min.js:1:xxxx")
         assert len(found) < 600
 
-    in_box(body)
-
 
 @settings(max_examples=1, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20), min_size=25, max_size=25))
-def test_no_pattern_escapes_its_quotes(in_box: InBox, patterns: list[str]):
-    async def body(box: Sandbox) -> None:
+async def test_no_pattern_escapes_its_quotes(in_box: InBox, patterns: list[str]):
+    async with in_box() as box:
         call = calling(box)
         await box.write("f", b"text\n")
         for pattern in [*patterns, "'; touch hacked; '", "$(touch hacked)", "-f/etc/passwd"]:
@@ -362,5 +340,3 @@ def test_no_pattern_escapes_its_quotes(in_box: InBox, patterns: list[str]):
                 except ValueError:
                     continue
         assert (await box.exec("ls -A")).stdout == b"f\n"
-
-    in_box(body)

@@ -3,14 +3,16 @@
 import asyncio
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from ludus.errors import ConfigError, ToolBroken
 from ludus.tools import BadArguments, Tool
-from ludus.tools.mcp import McpSettings, McpToolError, _make_checker, open_mcp_toolset  # pyright: ignore[reportPrivateUsage]
+from ludus.tools.mcp import McpToolError, _make_checker, open_mcp_toolset
+from ludus.tools.settings import McpSettings  # pyright: ignore[reportPrivateUsage]
 from ludus.tools.toolsets import BUILTIN
 from ludus.types import Observation
 
@@ -66,27 +68,25 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def with_tools(settings: McpSettings, body: Callable[[dict[str, Tool]], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with open_mcp_toolset("demo", settings) as toolset:
-            tools = BUILTIN.extend(toolset).make_tools(["demo"], None)
-            await body({tool.name: tool for tool in tools})
-
-    asyncio.run(main())
+@asynccontextmanager
+async def open_tools(settings: McpSettings) -> AsyncGenerator[dict[str, Tool]]:
+    async with open_mcp_toolset("demo", settings) as toolset:
+        tools = BUILTIN.extend(toolset).make_tools(["demo"], None)
+        yield {tool.name: tool for tool in tools}
 
 
-def test_pictures_go_to_the_model_if_the_settings_say_so(script: Path):
-    async def body(tools: dict[str, Tool]) -> None:
+async def test_pictures_go_to_the_model_if_the_settings_say_so(script: Path):
+    async with open_tools(McpSettings(command=(sys.executable, str(script)), images=True)) as tools:
         seen = await tools["odd_name_x"].run({"text": "look"})
         assert seen == Observation("look\n[image: image/png, 3 bytes]", ("data:image/png;base64,AAAA",))
 
-    with_tools(McpSettings(command=(sys.executable, str(script)), images=True), body)
 
-
-def test_a_server_over_stdio_from_start_to_death_and_back(script: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_a_server_over_stdio_from_start_to_death_and_back(script: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SECRET_KEY", "not for the server")
 
-    async def body(tools: dict[str, Tool]) -> None:
+    async with open_tools(
+        McpSettings(command=(sys.executable, str(script)), env={"GIVEN": "yes"}, start_seconds=300)
+    ) as tools:
         assert set(tools) == {"add", "odd_name_x", "fail", "variable", "die"}
         add = tools["add"]
         assert add.spec.description == "Add two whole numbers."
@@ -106,43 +106,38 @@ def test_a_server_over_stdio_from_start_to_death_and_back(script: Path, monkeypa
             await tools["die"].run({})
         assert await add.run({"a": 1}) == "2"
 
-    with_tools(McpSettings(command=(sys.executable, str(script)), env={"GIVEN": "yes"}, start_seconds=300), body)
 
-
-def test_a_server_over_http_that_goes_away(script: Path):
+async def test_a_server_over_http_that_goes_away(script: Path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
 
-    async def main() -> None:
-        server = await asyncio.create_subprocess_exec(
-            sys.executable, str(script), str(port), stderr=asyncio.subprocess.DEVNULL
+    server = await asyncio.create_subprocess_exec(
+        sys.executable, str(script), str(port), stderr=asyncio.subprocess.DEVNULL
+    )
+    try:
+        await listening(port)
+        settings = McpSettings(
+            url=f"http://127.0.0.1:{port}/mcp", only=("add", "die"), prefix="my_", parallel=True, start_seconds=300
         )
-        try:
-            await listening(port)
-            settings = McpSettings(
-                url=f"http://127.0.0.1:{port}/mcp", only=("add", "die"), prefix="my_", parallel=True, start_seconds=300
-            )
-            with pytest.raises(ConfigError, match=r"tools\.mcp\.remote\.only: unknown tool 'ad'; did you mean 'add'\?"):
-                async with open_mcp_toolset("remote", McpSettings(url=settings.url, only=("ad",), start_seconds=300)):
-                    raise AssertionError("it should not come to this")
-            async with open_mcp_toolset("remote", settings) as toolset:
-                tools = {tool.name: tool for tool in BUILTIN.extend(toolset).make_tools(["remote"], None)}
-                assert set(tools) == {"my_add", "my_die"}
-                assert tools["my_add"].parallel
-                sums = await asyncio.gather(*(tools["my_add"].run({"a": n}) for n in range(5)))
-                assert sums == ["1", "2", "3", "4", "5"]
-                with pytest.raises(ToolBroken, match="MCP server 'remote'"):
-                    await tools["my_die"].run({})
-                await server.wait()
-                with pytest.raises(ToolBroken, match="MCP server 'remote'"):
-                    await tools["my_add"].run({"a": 1})
-        finally:
-            if server.returncode is None:
-                server.kill()
+        with pytest.raises(ConfigError, match=r"tools\.mcp\.remote\.only: unknown tool 'ad'; did you mean 'add'\?"):
+            async with open_mcp_toolset("remote", McpSettings(url=settings.url, only=("ad",), start_seconds=300)):
+                raise AssertionError("it should not come to this")
+        async with open_mcp_toolset("remote", settings) as toolset:
+            tools = {tool.name: tool for tool in BUILTIN.extend(toolset).make_tools(["remote"], None)}
+            assert set(tools) == {"my_add", "my_die"}
+            assert tools["my_add"].parallel
+            sums = await asyncio.gather(*(tools["my_add"].run({"a": n}) for n in range(5)))
+            assert sums == ["1", "2", "3", "4", "5"]
+            with pytest.raises(ToolBroken, match="MCP server 'remote'"):
+                await tools["my_die"].run({})
             await server.wait()
-
-    asyncio.run(main())
+            with pytest.raises(ToolBroken, match="MCP server 'remote'"):
+                await tools["my_add"].run({"a": 1})
+    finally:
+        if server.returncode is None:
+            server.kill()
+        await server.wait()
 
 
 async def listening(port: int) -> None:
@@ -158,15 +153,13 @@ async def listening(port: int) -> None:
     raise AssertionError("the server did not come up")
 
 
-def test_leaving_early_ends_the_server_and_passes_the_exception_on(script: Path):
+async def test_leaving_early_ends_the_server_and_passes_the_exception_on(script: Path):
     class Mine(Exception):
         pass
 
-    async def body(tools: dict[str, Tool]) -> None:
-        raise Mine
-
     with pytest.raises(Mine):
-        with_tools(McpSettings(command=(sys.executable, str(script)), start_seconds=300), body)
+        async with open_tools(McpSettings(command=(sys.executable, str(script)), start_seconds=300)):
+            raise Mine
 
 
 @pytest.mark.parametrize(
@@ -176,33 +169,26 @@ def test_leaving_early_ends_the_server_and_passes_the_exception_on(script: Path)
         ((sys.executable, "-c", "raise SystemExit('bad flag')"), "Connection closed; it said: bad flag"),
     ],
 )
-def test_a_server_that_does_not_start_is_a_config_error(command: tuple[str, ...], says: str):
-    async def body(_: dict[str, Tool]) -> None:
-        raise AssertionError("it should not come to this")
-
+async def test_a_server_that_does_not_start_is_a_config_error(command: tuple[str, ...], says: str):
     with pytest.raises(ConfigError, match=says):
-        with_tools(McpSettings(command=command, start_seconds=300), body)
+        async with open_tools(McpSettings(command=command, start_seconds=300)):
+            raise AssertionError("it should not come to this")
 
 
-def test_a_silent_server_times_out():
-    async def body(_: dict[str, Tool]) -> None:
-        raise AssertionError("it should not come to this")
-
+async def test_a_silent_server_times_out():
     silent = (sys.executable, "-c", "import sys; sys.stdin.read()")
     with pytest.raises(ConfigError, match="no answer in time"):
-        with_tools(McpSettings(command=silent, start_seconds=0.5), body)
+        async with open_tools(McpSettings(command=silent, start_seconds=0.5)):
+            raise AssertionError("it should not come to this")
 
 
-def test_leaving_while_it_is_starting_does_not_wait_for_it():
+async def test_leaving_while_it_is_starting_does_not_wait_for_it():
     silent = McpSettings(command=(sys.executable, "-c", "import sys; sys.stdin.read()"), start_seconds=600)
 
-    async def main() -> None:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.5), open_mcp_toolset("silent", silent):
-                raise AssertionError("it should not come to this")
-        assert len(asyncio.all_tasks()) == 1
-
-    asyncio.run(main())
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5), open_mcp_toolset("silent", silent):
+            raise AssertionError("it should not come to this")
+    assert len(asyncio.all_tasks()) == 1
 
 
 def test_a_schema_that_is_none_and_one_that_points_elsewhere():
@@ -212,23 +198,19 @@ def test_a_schema_that_is_none_and_one_that_points_elsewhere():
     check({"a": 1})  # not fetched: the server checks it
 
 
-def test_settings_name_one_way_to_the_server():
-    async def body(_: dict[str, Tool]) -> None:
-        raise AssertionError("it should not come to this")
-
+async def test_settings_name_one_way_to_the_server():
     for settings in (McpSettings(), McpSettings(command=("x",), url="http://x/")):
         with pytest.raises(ConfigError, match=r"tools\.mcp\.\w+: give either `command` or `url`"):
-            with_tools(settings, body)
+            async with open_tools(settings):
+                raise AssertionError("it should not come to this")
 
 
-def test_the_extra_is_named_when_it_is_missing(monkeypatch: pytest.MonkeyPatch):
+async def test_the_extra_is_named_when_it_is_missing(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "mcp", None)
 
-    async def body(_: dict[str, Tool]) -> None:
-        raise AssertionError("it should not come to this")
-
     with pytest.raises(ConfigError, match=r"pip install 'ludus-train\[mcp\]'"):
-        with_tools(McpSettings(command=("x",)), body)
+        async with open_tools(McpSettings(command=("x",))):
+            raise AssertionError("it should not come to this")
 
 
 ANSWERS = """
@@ -250,22 +232,18 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("program", GARBAGE.values(), ids=GARBAGE.keys())
-def test_a_server_that_speaks_garbage_is_an_error_of_the_settings(program: str, capfd: pytest.CaptureFixture[str]):
-    async def connect() -> None:
+async def test_a_server_that_speaks_garbage_is_an_error_of_the_settings(
+    program: str, capfd: pytest.CaptureFixture[str]
+):
+    with pytest.raises(ConfigError, match=r"tools\.mcp\.odd: MCP server 'odd'"):
         settings = McpSettings(command=(sys.executable, "-c", program), start_seconds=2)
         async with open_mcp_toolset("odd", settings):
             raise AssertionError("it was taken for a server")
-
-    with pytest.raises(ConfigError, match=r"tools\.mcp\.odd: MCP server 'odd'"):
-        asyncio.run(connect())
     assert "Traceback" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["/no/such/program", "no-such-program", "/", "/dev/null"])
-def test_a_command_that_cannot_be_started_is_an_error_of_the_settings(command: str):
-    async def connect() -> None:
+async def test_a_command_that_cannot_be_started_is_an_error_of_the_settings(command: str):
+    with pytest.raises(ConfigError, match=r"tools\.mcp\.odd"):
         async with open_mcp_toolset("odd", McpSettings(command=(command, "x"), start_seconds=5)):
             raise AssertionError("it was taken for a server")
-
-    with pytest.raises(ConfigError, match=r"tools\.mcp\.odd"):
-        asyncio.run(connect())

@@ -1,14 +1,13 @@
 from collections.abc import Callable
 from typing import Any
 
-from ludus.sandbox import Sandbox
 from ludus.tools.toolsets import make_tools
 
 InBox = Callable[..., Any]
 
 
-def test_a_script_runs_in_the_slot(in_each_box: InBox):
-    async def body(box: Sandbox) -> None:
+async def test_a_script_runs_in_the_slot(in_each_box: InBox):
+    async with in_each_box() as box:
         (run_python,) = make_tools(["code"], box)
         assert await run_python.run({"code": "print('ünï', \"q'\")\nprint(6 * 7)"}) == "ünï q'\n42"
         await box.write("helper.py", b"NAME = 'mine'\n")
@@ -22,5 +21,3 @@ def test_a_script_runs_in_the_slot(in_each_box: InBox):
         assert "SyntaxError" in await run_python.run({"code": "def"})
         assert await run_python.run({"code": ""}) == "(no output)"
         assert "timed out" in await run_python.run({"code": "while True: pass", "timeout": 1})
-
-    in_each_box(body)

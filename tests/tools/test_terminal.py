@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ludus.sandbox import ExecResult, Sandbox, SandboxSpec
+from ludus.sandbox import ExecResult, SandboxSpec
 from ludus.tools import BadArguments, Tool
 from ludus.tools.terminal import choose_seconds, clean_output, format_result
 from ludus.tools.toolsets import make_tools
@@ -25,8 +25,8 @@ def calling(tools: list[Tool]) -> Call:
     return call
 
 
-def test_output_exit_code_and_a_shell_that_lasts(in_each_box: InBox):
-    async def body(box: Sandbox) -> None:
+async def test_output_exit_code_and_a_shell_that_lasts(in_each_box: InBox):
+    async with in_each_box() as box:
         call = calling(make_tools(["terminal"], box))
         assert await call("terminal", command="echo out; echo err >&2") == "out\nerr"
         assert await call("terminal", command="printf out; echo err >&2; exit_code() { return 3; }; exit_code") == (
@@ -41,21 +41,17 @@ def test_output_exit_code_and_a_shell_that_lasts(in_each_box: InBox):
         assert await call("terminal", command="basename $PWD") == "d"
         assert "[exit code 126]" in await call("terminal", command="pwd", workdir="not there")
 
-    in_each_box(body)
 
-
-def test_quotes_newlines_and_unicode_arrive_as_written(in_box: InBox):
-    async def body(box: Sandbox) -> None:
+async def test_quotes_newlines_and_unicode_arrive_as_written(in_box: InBox):
+    async with in_box() as box:
         call = calling(make_tools(["terminal"], box))
         command = "cat <<'END'\n'single' \"double\" $HOME `x` \\n ünï 😀\nEND\necho 'a\nb'"
         assert await call("terminal", command=command) == "'single' \"double\" $HOME `x` \\n ünï 😀\na\nb"
         assert "unexpected EOF" in await call("terminal", command="echo 'open")
 
-    in_box(body)
 
-
-def test_a_command_that_takes_too_long_is_killed_and_the_shell_goes_on(in_box: InBox):
-    async def body(box: Sandbox) -> None:
+async def test_a_command_that_takes_too_long_is_killed_and_the_shell_goes_on(in_box: InBox):
+    async with in_box() as box:
         call = calling(make_tools(["terminal"], box))
         for seconds in (1, 10):
             text = await call("terminal", command="echo started; sleep 300", timeout=seconds)
@@ -65,40 +61,32 @@ def test_a_command_that_takes_too_long_is_killed_and_the_shell_goes_on(in_box: I
         assert f"[timed out: killed after {seconds} s" in text
         assert await call("terminal", command="echo still here") == "still here"
 
-    in_box(body)
 
-
-def test_escapes_and_binary_do_not_reach_the_model(in_box: InBox):
-    async def body(box: Sandbox) -> None:
+async def test_escapes_and_binary_do_not_reach_the_model(in_box: InBox):
+    async with in_box() as box:
         call = calling(make_tools(["terminal"], box))
         coloured = r"printf '\033[1;31mred\033[0m \033]0;title\007end\033[2K\r\n'"
         assert await call("terminal", command=coloured) == "red end"
         assert await call("terminal", command=r"printf 'a\0b\377c'") == "a\ufffdb\ufffdc"
 
-    in_box(body)
 
-
-def test_of_a_flood_the_beginning_and_the_end_are_kept(in_box: InBox):
-    async def body(box: Sandbox) -> None:
+async def test_of_a_flood_the_beginning_and_the_end_are_kept(in_box: InBox):
+    async with in_box() as box:
         call = calling(make_tools(["terminal"], box))
         huge = await call("terminal", command="yes | head -c 30000000; echo last; exit_with() { return 2; }; exit_with")
         assert "its middle is missing" in huge
         assert "last\n" in huge
         assert huge.endswith("[exit code 2]")
 
-    in_box(body)
 
-
-def test_a_nul_in_a_command_is_the_models_mistake(in_box: InBox):
-    async def body(box: Sandbox) -> None:
+async def test_a_nul_in_a_command_is_the_models_mistake(in_box: InBox):
+    async with in_box() as box:
         with pytest.raises(ValueError, match="NUL"):
             await calling(make_tools(["terminal"], box))("terminal", command="echo a\0b")
 
-    in_box(body)
 
-
-def test_the_life_of_a_background_process(in_each_box: InBox):
-    async def body(box: Sandbox) -> None:
+async def test_the_life_of_a_background_process(in_each_box: InBox):
+    async with in_each_box() as box:
         call = calling(make_tools(["terminal"], box))
         assert await call("process", action="list") == "No background processes."
         command = "echo ready; while read line; do echo got $line; [ $line = quit ] && exit 5; done"
@@ -121,11 +109,9 @@ def test_the_life_of_a_background_process(in_each_box: InBox):
         assert await call("process", action="kill", id="bg-2") == "Killed bg-2."
         assert re.match("bg-2: exited with code 1(37|43)", await call("process", action="wait", id="bg-2"))
 
-    in_each_box(body)
 
-
-def test_mistakes_with_processes_are_reported(in_box: InBox):
-    async def body(box: Sandbox) -> None:
+async def test_mistakes_with_processes_are_reported(in_box: InBox):
+    async with in_box() as box:
         call = calling(make_tools(["terminal"], box))
         with pytest.raises(LookupError, match="no process with id 'bg-7'; known: none was started"):
             await call("process", action="poll", id="bg-7")
@@ -140,19 +126,15 @@ def test_mistakes_with_processes_are_reported(in_box: InBox):
         with pytest.raises(ProcessLookupError, match="the process has ended"):
             await call("process", action="write", id="bg-1", data="x")
 
-    in_box(body)
 
-
-def test_waiting_can_be_cancelled(in_box: InBox):
-    async def body(box: Sandbox) -> None:
+async def test_waiting_can_be_cancelled(in_box: InBox):
+    async with in_box() as box:
         call = calling(make_tools(["terminal"], box))
         await call("terminal", command="sleep 300", background=True)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.3):
                 await call("process", action="wait", id="bg-1")
         assert await call("terminal", command="echo on") == "on"
-
-    in_box(body)
 
 
 @pytest.mark.parametrize(

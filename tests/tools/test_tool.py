@@ -1,6 +1,5 @@
 """`@tool`: the signature is the schema, and every call is checked against it."""
 
-import asyncio
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -25,7 +24,7 @@ async def plot(
     kind: Literal["line", "bar"] = "line",
     bold: bool = False,
 ) -> str:
-    """Draw points
+    """Sample points
     on paper.
 
     - one
@@ -34,13 +33,13 @@ async def plot(
     return f"{points} {title!r} {size!r} {kind} {bold!r}"
 
 
-def called(t: Tool, arguments: dict[str, Any]) -> str:
-    return asyncio.run(t.run(arguments))  # pyright: ignore[reportArgumentType]
+async def called(t: Tool, arguments: dict[str, Any]) -> str:
+    return await t.run(arguments)  # pyright: ignore[reportArgumentType]
 
 
-def refusal(t: Tool, arguments: dict[str, Any]) -> str:
+async def refusal(t: Tool, arguments: dict[str, Any]) -> str:
     with pytest.raises(BadArguments) as raised:
-        called(t, arguments)
+        await called(t, arguments)
     return str(raised.value)
 
 
@@ -85,7 +84,7 @@ def test_nested_types_are_plain_too():
 
 
 def test_a_description_loses_the_breaks_of_the_source_and_keeps_its_lists():
-    assert plot.spec.description == "Draw points on paper.\n\n- one\n- two"
+    assert plot.spec.description == "Sample points on paper.\n\n- one\n- two"
 
 
 @pytest.mark.parametrize(
@@ -102,8 +101,8 @@ def test_a_description_loses_the_breaks_of_the_source_and_keeps_its_lists():
         ({"points": [], "title": "null"}, "[] 'null' 3 line False"),
     ],
 )
-def test_what_models_write_is_understood(arguments: dict[str, Any], shown: str):
-    assert called(plot, arguments) == shown
+async def test_what_models_write_is_understood(arguments: dict[str, Any], shown: str):
+    assert await called(plot, arguments) == shown
 
 
 @pytest.mark.parametrize(
@@ -125,8 +124,8 @@ def test_what_models_write_is_understood(arguments: dict[str, Any], shown: str):
         ({"points": [], "title": 5}, "Expected `str | null`, got `int` - at `title`"),
     ],
 )
-def test_what_does_not_fit_is_explained(arguments: dict[str, Any], says: str):
-    assert refusal(plot, arguments) == says
+async def test_what_does_not_fit_is_explained(arguments: dict[str, Any], says: str):
+    assert await refusal(plot, arguments) == says
 
 
 json_values = st.recursive(
@@ -137,14 +136,14 @@ json_values = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(["points", "title", "size", "kind", "bold", "colour"]), json_values))
-def test_no_argument_gets_past_the_check(arguments: dict[str, Any]):
+async def test_no_argument_gets_past_the_check(arguments: dict[str, Any]):
     try:
-        called(plot, arguments)
+        await called(plot, arguments)
     except BadArguments as error:
         assert str(error)
 
 
-def test_a_bound_tool_keeps_its_first_parameter_from_the_model():
+async def test_a_bound_tool_keeps_its_first_parameter_from_the_model():
     @tool(bound=True, ends_episode=True, seconds=5, result_chars=10)
     async def note(store: list[str], text: str) -> str:
         """Keep a note."""
@@ -154,12 +153,12 @@ def test_a_bound_tool_keeps_its_first_parameter_from_the_model():
     assert list(note.spec.parameters["properties"]) == ["text"]
     mine: list[str] = []
     yours: list[str] = []
-    assert called(note.bind(mine), {"text": "a"}) == "1"
-    assert called(note.bind(yours), {"text": "b"}) == "1"
+    assert await called(note.bind(mine), {"text": "a"}) == "1"
+    assert await called(note.bind(yours), {"text": "b"}) == "1"
     assert (mine, yours) == (["a"], ["b"])
     bound = note.bind(mine)
     assert (bound.name, bound.ends_episode, bound.seconds, bound.result_chars) == ("note", True, 5, 10)
-    assert "unknown field `store`" in refusal(bound, {"text": "a", "store": []})
+    assert "unknown field `store`" in await refusal(bound, {"text": "a", "store": []})
 
 
 def test_a_parameter_without_a_type_is_refused_at_once():
@@ -178,12 +177,29 @@ def test_a_function_that_is_not_async_is_refused_at_once():
         tool(add)  # type: ignore
 
 
-def test_a_tool_without_parameters():
+async def test_a_tool_without_parameters():
     @tool
     async def now() -> str:
         """Tell the time."""
         return "late"
 
     assert now.spec.parameters["properties"] == {}
-    assert called(now, {}) == "late"
-    assert refusal(now, {"zone": "UTC"}).endswith("the parameters are: none")
+    assert await called(now, {}) == "late"
+    assert (await refusal(now, {"zone": "UTC"})).endswith("the parameters are: none")
+
+
+async def test_a_tool_that_is_defined_again_is_read_once_and_keeps_its_own_values():
+    def make(word: str, default: object = 1, kind: type = int) -> Any:
+        @tool
+        async def say(count: kind = default) -> str:  # pyright: ignore[reportInvalidTypeForm]
+            """Say it."""
+            return f"{word} {count!r}"
+
+        return say
+
+    first, second = make("a"), make("b")
+    assert first.spec is second.spec
+    assert [await each.run({}) for each in (first, second)] == ["a 1", "b 1"]
+    assert make("c", True).spec.parameters["properties"]["count"]["default"] is True
+    assert await make("d", kind=str, default="x").run({}) == "d 'x'"
+    assert await make("e", kind=list, default=None).run({}) == "e None"

@@ -1,6 +1,5 @@
 """The toolset `vision`: what the model is asked, and which pictures may be looked at."""
 
-import asyncio
 import base64
 from typing import Any
 
@@ -27,7 +26,7 @@ class Seen:
         return "A cat."
 
 
-def look(seen: Seen, image: str, *, network: bool = False, files: dict[str, bytes] | None = None) -> str:
+async def look(seen: Seen, image: str, *, network: bool = False, files: dict[str, bytes] | None = None) -> str:
     toolset = make_vision_toolset(Viewer(ScriptedModel(seen.reply)))
 
     async def go(box: Sandbox | None) -> str:
@@ -46,20 +45,20 @@ def look(seen: Seen, image: str, *, network: bool = False, files: dict[str, byte
         finally:
             await local.close()
 
-    return asyncio.run(go(None) if files is None else in_slot())
+    return await (go(None) if files is None else in_slot())
 
 
-def test_the_model_is_asked_about_a_file_of_the_slot():
+async def test_the_model_is_asked_about_a_file_of_the_slot():
     seen = Seen()
-    assert look(seen, "pics/cat.png", files={"pics/cat.png": PNG}) == "A cat."
+    assert await look(seen, "pics/cat.png", files={"pics/cat.png": PNG}) == "A cat."
     (asked,) = seen.asked
     assert asked.content == "What is it?"
     assert asked.images[0].url == "data:image/png;base64," + base64.b64encode(PNG).decode()
 
 
-def test_an_address_is_for_slots_with_a_network():
+async def test_an_address_is_for_slots_with_a_network():
     seen = Seen()
-    assert look(seen, "https://example.com/cat.png", network=True, files={}) == "A cat."
+    assert await look(seen, "https://example.com/cat.png", network=True, files={}) == "A cat."
     assert seen.asked[0].images[0].url == "https://example.com/cat.png"
 
 
@@ -73,8 +72,8 @@ def test_an_address_is_for_slots_with_a_network():
         ("cat.png", {"cat.png": b"meow"}, "cat.png is no PNG"),
     ],
 )
-def test_other_pictures_are_the_agents_mistake(image: str, files: dict[str, bytes] | None, words: str):
+async def test_other_pictures_are_the_agents_mistake(image: str, files: dict[str, bytes] | None, words: str):
     seen = Seen()
     with pytest.raises(BadArguments, match=words):
-        look(seen, image, files=files)
+        await look(seen, image, files=files)
     assert seen.asked == [], "the model was not asked"

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,8 +14,9 @@ from ludus.errors import ConfigError, ToolBroken
 from ludus.http_client import Client
 from ludus.tools import Tool
 from ludus.tools import web as web_module
+from ludus.tools.settings import WebSettings
 from ludus.tools.toolsets import BUILTIN
-from ludus.tools.web import Pages, WebProvider, WebSettings, is_public, make_provider, make_web_toolsets, strip_html
+from ludus.tools.web import Pages, WebProvider, is_public, make_provider, make_web_toolsets, strip_html
 
 
 @dataclass(frozen=True)
@@ -69,23 +70,20 @@ async def stand_in(answer: Callable[[Request], Reply]) -> AsyncGenerator[str, No
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
-def with_provider(
-    name: str, answer: Callable[[Request], Reply], body: Callable[[dict[str, Tool], str], Awaitable[None]]
-) -> None:
-    async def main() -> None:
-        async with stand_in(answer) as address, Client() as http:
-            provider = make_provider(
-                WebSettings(provider=name, base_url=address, allow_private=True),  # pyright: ignore[reportArgumentType]
-                http,
-                key="k-123",
-            )
-            tools = BUILTIN.extend(*make_web_toolsets(provider)).make_tools(["web"], None)
-            await body({tool.name: tool for tool in tools}, address)
-
-    asyncio.run(main())
+@asynccontextmanager
+async def open_web_tools(name: str, answer: Callable[[Request], Reply]) -> AsyncGenerator[tuple[dict[str, Tool], str]]:
+    """The tools of a provider, and the address of its stand-in."""
+    async with stand_in(answer) as address, Client() as http:
+        provider = make_provider(
+            WebSettings(provider=name, base_url=address, allow_private=True),  # pyright: ignore[reportArgumentType]
+            http,
+            key="k-123",
+        )
+        tools = BUILTIN.extend(*make_web_toolsets(provider)).make_tools(["web"], None)
+        yield {tool.name: tool for tool in tools}, address
 
 
-def test_tavily_searches_and_extracts():
+async def test_tavily_searches_and_extracts():
     seen: list[Request] = []
 
     def answer(request: Request) -> Reply:
@@ -101,7 +99,7 @@ def test_tavily_searches_and_extracts():
             }
         )
 
-    async def body(tools: dict[str, Tool], _: str) -> None:
+    async with open_web_tools("tavily", answer) as (tools, _):
         found = await tools["web_search"].run({"query": "bees", "limit": "3"})
         assert found == "1. Bees\n   https://b.example/\n   All about bees."
         urls = ["https://b.example/", "https://gone.example/", "https://other.example/"]
@@ -111,8 +109,6 @@ def test_tavily_searches_and_extracts():
             "# https://gone.example/\n[could not be read: not found]\n\n"
             "# https://other.example/\n[could not be read: the provider has no text]"
         )
-
-    with_provider("tavily", answer, body)
     search, extract = seen
     assert (search.method, extract.method) == ("POST", "POST")
     assert search.headers["authorization"] == extract.headers["authorization"] == "Bearer k-123"
@@ -120,7 +116,7 @@ def test_tavily_searches_and_extracts():
     assert json.loads(extract.body)["urls"][0] == "https://b.example/"
 
 
-def test_brave_searches_and_pages_are_fetched():
+async def test_brave_searches_and_pages_are_fetched():
     seen: list[Request] = []
 
     def answer(request: Request) -> Reply:
@@ -130,19 +126,17 @@ def test_brave_searches_and_pages_are_fetched():
             return as_json({"type": "search", "web": {"type": "search", "results": [hit]}})
         return page("<title>T</title><p>Hello <b>you</b></p><script>no()</script>")
 
-    async def body(tools: dict[str, Tool], address: str) -> None:
+    async with open_web_tools("brave", answer) as (tools, address):
         found = await tools["web_search"].run({"query": "ä & b", "limit": 500})
         assert found == "1. A & B\n   https://a.example/\n   the best <3"
         assert await tools["web_extract"].run({"urls": f"{address}/x"}) == f"# {address}/x\nT\nHello you"
-
-    with_provider("brave", answer, body)
     assert seen[0].method == "GET"
     assert seen[0].headers["x-subscription-token"] == "k-123"
     assert seen[0].query == {"q": ["ä & b"], "count": ["20"]}
     assert "x-subscription-token" not in seen[1].headers
 
 
-def test_searxng_needs_no_key_and_is_cut_to_the_limit():
+async def test_searxng_needs_no_key_and_is_cut_to_the_limit():
     seen: list[Request] = []
 
     def answer(request: Request) -> Reply:
@@ -150,23 +144,19 @@ def test_searxng_needs_no_key_and_is_cut_to_the_limit():
         hits = [{"title": f"T{n}", "url": f"https://{n}.example/", "content": None, "engine": "x"} for n in range(30)]
         return as_json({"query": "q", "number_of_results": 30, "results": hits, "unresponsive_engines": []})
 
-    async def body(tools: dict[str, Tool], _: str) -> None:
+    async with open_web_tools("searxng", answer) as (tools, _):
         found = await tools["web_search"].run({"query": "q", "limit": 2})
         assert [line for line in found.split("\n") if "http" in line] == [
             "   https://0.example/",
             "   https://1.example/",
         ]
-
-    with_provider("searxng", answer, body)
     assert (seen[0].path, seen[0].query) == ("/search", {"q": ["q"], "format": ["json"]})
 
 
-def test_no_results_are_an_answer():
-    async def body(tools: dict[str, Tool], _: str) -> None:
+@pytest.mark.parametrize(("provider", "reply"), [("brave", {"type": "search"}), ("tavily", {"results": []})])
+async def test_no_results_are_an_answer(provider: str, reply: dict[str, Any]):
+    async with open_web_tools(provider, lambda _: as_json(reply)) as (tools, _):
         assert await tools["web_search"].run({"query": "q"}) == "No results."
-
-    with_provider("brave", lambda _: as_json({"type": "search"}), body)
-    with_provider("tavily", lambda _: as_json({"results": []}), body)
 
 
 @pytest.mark.parametrize(
@@ -178,54 +168,46 @@ def test_no_results_are_an_answer():
         (Reply(200, b'{"results": ['), ToolBroken, "not its documented answer"),
     ],
 )
-def test_what_a_provider_refuses(reply: Reply, kind: type[Exception], says: str):
-    async def body(tools: dict[str, Tool], _: str) -> None:
+async def test_what_a_provider_refuses(reply: Reply, kind: type[Exception], says: str):
+    async with open_web_tools("tavily", lambda _: reply) as (tools, _):
         with pytest.raises(kind, match=says):
             await tools["web_search"].run({"query": "q"})
 
-    with_provider("tavily", lambda _: reply, body)
 
-
-def test_a_busy_provider_is_asked_again_and_then_given_up():
+async def test_a_busy_provider_is_asked_again_and_then_given_up():
     at_once = {"Retry-After": "0"}
     busy = [Reply(429, b"slow down", at_once), Reply(503, b"down", at_once)]
     replies = iter([*busy, as_json({"results": []}), *busy, Reply(502, b"still down", at_once)])
 
-    async def body(tools: dict[str, Tool], _: str) -> None:
+    async with open_web_tools("tavily", lambda _: next(replies)) as (tools, _):
         assert await tools["web_search"].run({"query": "q"}) == "No results."
         with pytest.raises(ToolBroken, match="answered 502: still down") as raised:
             await tools["web_search"].run({"query": "q"})
         assert raised.value.retryable
 
-    with_provider("tavily", lambda _: next(replies), body)
+
+async def test_a_server_that_is_not_there_is_the_worlds_failure(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(web_module, "PAUSES", ())
+
+    async with stand_in(lambda _: Reply()) as address:
+        pass
+    async with Client() as http:
+        with pytest.raises(ToolBroken, match="refused"):
+            await make_provider(WebSettings(provider="searxng", base_url=address), http).search("q", 3)
 
 
-def test_a_server_that_is_not_there_is_the_worlds_failure(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(web_module, "ATTEMPTS", 1)
-
-    async def main() -> None:
-        async with stand_in(lambda _: Reply()) as address:
-            pass
-        async with Client() as http:
-            with pytest.raises(ToolBroken, match="refused"):
-                await make_provider(WebSettings(provider="searxng", base_url=address), http).search("q", 3)
-
-    asyncio.run(main())
+async def fetched(
+    answer: Callable[[Request], Reply], path: str = "/", *, allow_private: bool = True
+) -> tuple[str, str]:
+    async with stand_in(answer) as address, Client() as http:
+        (got,) = await Pages(http, allow_private).extract([address + path])
+        return got.text, got.error
 
 
-def fetched(answer: Callable[[Request], Reply], path: str = "/", *, allow_private: bool = True) -> tuple[str, str]:
-    async def main() -> tuple[str, str]:
-        async with stand_in(answer) as address, Client() as http:
-            (got,) = await Pages(http, allow_private).extract([address + path])
-            return got.text, got.error
-
-    return asyncio.run(main())
-
-
-def test_redirects_are_followed_but_not_for_ever():
+async def test_redirects_are_followed_but_not_for_ever():
     hops = {"/": Reply(302, b"", {"Location": "/next"}), "/next": page("there")}
-    assert fetched(lambda request: hops[request.path]) == ("there", "")
-    assert fetched(lambda _: Reply(301, b"", {"Location": "/"})) == ("", "more than 5 redirects")
+    assert await fetched(lambda request: hops[request.path]) == ("there", "")
+    assert await fetched(lambda _: Reply(301, b"", {"Location": "/"})) == ("", "more than 5 redirects")
 
 
 @pytest.mark.parametrize(
@@ -240,12 +222,12 @@ def test_redirects_are_followed_but_not_for_ever():
         (Reply(200, b"<p>plain"), ("plain", "")),
     ],
 )
-def test_what_a_page_may_be(reply: Reply, expected: tuple[str, str]):
-    assert fetched(lambda _: reply) == expected
+async def test_what_a_page_may_be(reply: Reply, expected: tuple[str, str]):
+    assert await fetched(lambda _: reply) == expected
 
 
-def test_a_huge_page_is_read_in_part():
-    text, _ = fetched(lambda _: page("<p>word " * 200_000))
+async def test_a_huge_page_is_read_in_part():
+    text, _ = await fetched(lambda _: page("<p>word " * 200_000))
     assert 0 < len(text) <= web_module.PAGE_BYTES
 
 
@@ -266,13 +248,10 @@ def test_a_huge_page_is_read_in_part():
         ("http://[", "Invalid IPv6 URL"),
     ],
 )
-def test_only_public_addresses_are_fetched(url: str, error: str):
-    async def main() -> None:
-        async with Client() as http:
-            (got,) = await Pages(http).extract([url])
-            assert (got.text, got.error) == ("", error)
-
-    asyncio.run(main())
+async def test_only_public_addresses_are_fetched(url: str, error: str):
+    async with Client() as http:
+        (got,) = await Pages(http).extract([url])
+        assert (got.text, got.error) == ("", error)
 
 
 @pytest.mark.parametrize(
@@ -296,7 +275,7 @@ def test_an_address_in_the_clothes_of_another_is_known(address: str, public: boo
     assert is_public(address) is public
 
 
-def test_a_redirect_to_a_private_address_is_refused_too(monkeypatch: pytest.MonkeyPatch):
+async def test_a_redirect_to_a_private_address_is_refused_too(monkeypatch: pytest.MonkeyPatch):
     checked: list[str] = []
     require = web_module._require_public  # pyright: ignore[reportPrivateUsage]
 
@@ -307,31 +286,26 @@ def test_a_redirect_to_a_private_address_is_refused_too(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(web_module, "_require_public", first_hop_passes)
     secret = {"/": Reply(302, b"", {"Location": "/secret"}), "/secret": page("secret")}
-    assert fetched(lambda r: secret[r.path], allow_private=False) == ("", "the address is not public")
+    assert await fetched(lambda r: secret[r.path], allow_private=False) == ("", "the address is not public")
     assert len(checked) == 2
 
 
-def test_too_many_pages_at_once():
-    async def body(tools: dict[str, Tool], _: str) -> None:
+async def test_too_many_pages_at_once():
+    async with open_web_tools("brave", lambda _: Reply()) as (tools, _):
         with pytest.raises(ValueError, match="6 addresses; give at most 5"):
             await tools["web_extract"].run({"urls": ["http://x.example/"] * 6})
 
-    with_provider("brave", lambda _: Reply(), body)
 
-
-def test_settings_that_cannot_work():
-    async def main() -> None:
-        async with Client() as http:
-            with pytest.raises(ConfigError, match=r"unknown provider 'tavilly'; did you mean 'tavily'\?"):
-                make_provider(WebSettings(provider="tavilly"), http)  # pyright: ignore[reportArgumentType]
-            with pytest.raises(ConfigError, match=r"tools\.web\.api_key_var: brave needs a key"):
-                make_provider(WebSettings(provider="brave"), http)
-            with pytest.raises(ConfigError, match=r"tools\.web\.base_url"):
-                make_provider(WebSettings(provider="searxng"), http)
-            provider: WebProvider = make_provider(WebSettings(provider="tavily"), http, key="k-123")
-            assert "k-123" not in repr(provider)
-
-    asyncio.run(main())
+async def test_settings_that_cannot_work():
+    async with Client() as http:
+        with pytest.raises(ConfigError, match=r"unknown provider 'tavilly'; did you mean 'tavily'\?"):
+            make_provider(WebSettings(provider="tavilly"), http)  # pyright: ignore[reportArgumentType]
+        with pytest.raises(ConfigError, match=r"tools\.web\.api_key_var: brave needs a key"):
+            make_provider(WebSettings(provider="brave"), http)
+        with pytest.raises(ConfigError, match=r"tools\.web\.base_url"):
+            make_provider(WebSettings(provider="searxng"), http)
+        provider: WebProvider = make_provider(WebSettings(provider="tavily"), http, key="k-123")
+        assert "k-123" not in repr(provider)
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         "def fail_own(): raise Own('o')\n"
         "def leave(): os._exit(0)\n"
         "def hang(): time.sleep(60)\n"
+        "def grow(size): return 'x' * size\n"
     )
     host = CallHost("solution", 30)
     yield host
@@ -90,6 +91,13 @@ def test_calls(host: CallHost):
 def test_a_host_that_ends_is_started_again(host: CallHost):
     with pytest.raises(AssertionError, match=r"ended its process \(exit code 0\)"):
         host.bind("leave")()
+    assert host.bind("add")(1) == 2
+
+
+def test_a_long_result_is_read_and_a_longer_one_is_refused(host: CallHost):
+    assert len(host.bind("grow")(7 << 20)) == 7 << 20
+    with pytest.raises(AssertionError, match="longer than 8 MB"):
+        host.bind("grow")(40 << 20)
     assert host.bind("add")(1) == 2
 
 

@@ -1,7 +1,5 @@
 """Tests of functions whose code runs in another process, and what hostile code can do to them."""
 
-import asyncio
-
 import pytest
 
 from ludus.sandbox import SandboxSpec
@@ -88,28 +86,25 @@ def add(a, b):
 """
 
 
-def judge(bwrap: str, code: str, names: list[str]) -> Score:
-    async def act() -> Score:
-        async with open_pool(bwrap) as pool, pool.lease(SandboxSpec()) as box:
-            await box.write("solution.py", code.encode())
-            await box.write("conftest.py", b"import os; os._exit(0)")
-            await box.write("pytest.py", b"raise SystemExit")
-            tests = [f"assert {name}(20, 22) == 42" for name in names]
-            return await check_functions(
-                box, "solution", names, tests, preamble="from __future__ import annotations", call_seconds=30
-            )
-
-    return asyncio.run(act())
+async def judge(bwrap: str, code: str, names: list[str]) -> Score:
+    async with open_pool(bwrap) as pool, pool.lease(SandboxSpec()) as box:
+        await box.write("solution.py", code.encode())
+        await box.write("conftest.py", b"import os; os._exit(0)")
+        await box.write("pytest.py", b"raise SystemExit")
+        tests = [f"assert {name}(20, 22) == 42" for name in names]
+        return await check_functions(
+            box, "solution", names, tests, preamble="from __future__ import annotations", call_seconds=30
+        )
 
 
-def test_attacks_fail_and_right_functions_pass(bwrap: str):
-    assert judge(bwrap, ATTACKS, ["add"]) == Score(1.0, True, 1.0, "All 1 tests passed.")
+async def test_attacks_fail_and_right_functions_pass(bwrap: str):
+    assert await judge(bwrap, ATTACKS, ["add"]) == Score(1.0, True, 1.0, "All 1 tests passed.")
     attacks = ["read_frames", "equal_all", "end_process", "forge_reports", "find_tests"]
-    score = judge(bwrap, ATTACKS, [*attacks, "add"])
+    score = await judge(bwrap, ATTACKS, [*attacks, "add"])
     assert (score.value, score.soft) == (0.0, pytest.approx(1 / 6)), score.feedback
     assert "5 of 6 tests did not pass." in score.feedback
 
 
-def test_a_function_that_ends_the_tests_scores_zero(bwrap: str):
-    score = judge(bwrap, "import os\ndef add(a, b):\n    os.kill(os.getppid(), 9)\n", ["add"])
+async def test_a_function_that_ends_the_tests_scores_zero(bwrap: str):
+    score = await judge(bwrap, "import os\ndef add(a, b):\n    os.kill(os.getppid(), 9)\n", ["add"])
     assert (score.value, score.soft) == (0.0, 0.0)

@@ -25,7 +25,8 @@ def run(folder: Path, code: str) -> list[str]:
     (folder / "run.py").write_bytes(Path(in_slot.__file__).read_bytes())
     order = {"secret": str(folder / "secret"), "packages": "", "tests": str(folder)}
     order |= {"hidden": [str(folder / "hidden" / "test_it.py")], "workspace": str(folder / "workspace")}
-    order |= {"arguments": list_arguments(str(folder)), "wanted": None, "python": sys.executable}
+    order |= {"arguments": list_arguments(str(folder), f"{folder}/control"), "controls": []}
+    order |= {"wanted": None, "python": sys.executable}
     done = subprocess.run(
         [sys.executable, "-I", folder / "run.py"], input=json.dumps(order), capture_output=True, text=True, timeout=120
     )

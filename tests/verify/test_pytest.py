@@ -8,6 +8,7 @@ from ludus.errors import VerifierError
 from ludus.sandbox import SandboxSpec
 from ludus.sandbox.profiles import open_pool
 from ludus.types import Score
+from ludus.verify.control_tests import Controls
 from ludus.verify.pytest import count_cases, judge_outcomes, run_tests
 
 HIDDEN = """
@@ -19,7 +20,8 @@ def test_one():
 def test_two():
     add(0, 0)
 """
-CONTROL = {"control/test_x.py::test_x_must_fail": "failed", "control/test_x.py::test_x_must_raise": "failed"}
+PLAIN = Controls(frozenset({"test_x.py::test_f", "test_x.py::test_r"}))
+CONTROL = {"any/test_x.py::test_f": "failed", "any/test_x.py::test_r": "failed"}
 EXPECTED = {"hidden/test_a.py::test_one": 1, "hidden/test_a.py::test_two": 1}
 
 
@@ -52,31 +54,33 @@ def test_wrong_tests_are_the_verifier_s_failure(tests: dict[str, str], message: 
     ],
 )
 def test_every_test_must_be_in_the_report(outcomes: dict[str, str], passed: bool, soft: float, feedback: str):
-    found = judge_outcomes({f"hidden/test_a.py::{n}": o for n, o in outcomes.items()} | CONTROL, {}, EXPECTED)
+    found = judge_outcomes(
+        {f"hidden/test_a.py::{n}": o for n, o in outcomes.items()} | CONTROL, {}, EXPECTED, plain=PLAIN
+    )
     assert (found.passed, found.value, found.soft) == (passed, float(passed), pytest.approx(soft))
     assert feedback in found.feedback
 
 
 def test_every_case_must_be_in_the_report():
     outcomes = {"hidden/test_a.py::test_one[1]": "passed", "hidden/test_a.py::test_two": "passed"}
-    found = judge_outcomes(outcomes | CONTROL, {}, {**EXPECTED, "hidden/test_a.py::test_one": 3})
+    found = judge_outcomes(outcomes | CONTROL, {}, {**EXPECTED, "hidden/test_a.py::test_one": 3}, plain=PLAIN)
     assert (found.value, found.soft) == (0.0, 0.5)
     assert found.feedback.startswith("2 of 4 tests did not pass.")
     assert "test_one (case 2 of 3): missing" in found.feedback
 
 
 def test_a_pass_names_what_it_rests_on():
-    found = judge_outcomes(dict.fromkeys(EXPECTED, "passed") | CONTROL, {}, EXPECTED)
+    found = judge_outcomes(dict.fromkeys(EXPECTED, "passed") | CONTROL, {}, EXPECTED, plain=PLAIN)
     assert found.feedback == "All 2 tests passed. They ran in one process with the agent's code."
 
 
 @pytest.mark.parametrize("control", [{}, dict.fromkeys(CONTROL, "passed")])
 def test_control_tests_that_do_not_fail_show_tampering(control: dict[str, str]):
-    found = judge_outcomes(dict.fromkeys(EXPECTED, "passed") | control, {}, EXPECTED)
-    assert (found.value, found.soft) == (0.0, 0.0) and "tampered with" in found.feedback
+    found = judge_outcomes(dict.fromkeys(EXPECTED, "passed") | control, {}, EXPECTED, plain=PLAIN)
+    assert (found.value, found.soft) == (0.0, 0.0) and found.suspect == ("tests that must fail did not",)
 
 
-def test_hidden_tests_judge_the_files_of_a_slot(bwrap: str):
+async def test_hidden_tests_judge_the_files_of_a_slot(bwrap: str):
     async def judge(body: str) -> Score:
         async with open_pool(bwrap) as pool, pool.lease(SandboxSpec()) as box:
             await box.write("add.py", f"def add(a, b):\n    {body}\n".encode())
@@ -86,10 +90,10 @@ def test_hidden_tests_judge_the_files_of_a_slot(bwrap: str):
             )
             return await run_tests(box, {"test_add.py": tests})
 
-    assert asyncio.run(judge("return a + b")).passed
-    half = asyncio.run(judge("return a - b"))
+    assert (await judge("return a + b")).passed
+    half = await judge("return a - b")
     assert (half.passed, half.soft) == (False, 0.5) and "assert -1 == 3" in half.feedback
-    assert "ended before they were through" in asyncio.run(judge("import os; os._exit(0)")).feedback
+    assert "ended before they were through" in (await judge("import os; os._exit(0)")).feedback
 
 
 def run_hidden(bwrap: str, code: str, solution: str = "") -> Score:

@@ -1,6 +1,5 @@
 """Scorers in a process of their own: results, errors, time and memory."""
 
-import asyncio
 import os
 from pathlib import Path
 
@@ -10,18 +9,18 @@ from ludus.verify import scoring_process
 from ludus.verify.scoring_process import ScorerFailed, ScoringPool, run_scorer
 
 
-def test_a_function_gets_plain_values_and_its_result_comes_back():
-    assert asyncio.run(run_scorer("json:loads", '{"a": [1, 2.5, null]}')) == {"a": [1, 2.5, None]}
+async def test_a_function_gets_plain_values_and_its_result_comes_back():
+    assert await run_scorer("json:loads", '{"a": [1, 2.5, null]}') == {"a": [1, 2.5, None]}
 
 
-def test_what_it_raises_is_an_error_and_the_process_goes_on():
+async def test_what_it_raises_is_an_error_and_the_process_goes_on():
     with pytest.raises(ScorerFailed, match="JSONDecodeError"):
-        asyncio.run(run_scorer("json:loads", "{"))
-    assert asyncio.run(run_scorer("json:loads", "1")) == 1
+        await run_scorer("json:loads", "{")
+    assert await run_scorer("json:loads", "1") == 1
 
 
-def test_what_it_prints_does_not_reach_the_answers():
-    assert asyncio.run(run_scorer("builtins:print", '{"value": 1}')) is None
+async def test_what_it_prints_does_not_reach_the_answers():
+    assert await run_scorer("builtins:print", '{"value": 1}') is None
 
 
 def test_one_that_takes_too_long_is_ended_and_replaced():

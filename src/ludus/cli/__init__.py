@@ -19,8 +19,9 @@ from io import TextIOWrapper
 from typing import Any, NoReturn
 
 from ludus import __version__
-from ludus.cli.command import Arguments, Command, make_parser, split_flags
+from ludus.arguments import Arguments
 from ludus.cli.commands import COMMANDS, Listing, format_commands
+from ludus.command import Command, make_parser, split_flags
 
 _HELP = """\
 usage: ludus COMMAND [ENV] [options] [--section.setting VALUE]...
@@ -62,8 +63,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.error(f"--{incomplete} needs a value: --{incomplete} VALUE")
         if flags and not command.takes_settings:
             parser.error(f"{listing.name} takes no settings, such as --{flags[0][0]}")
-        arguments = _parse_words(parser, command, words[1:])
-        arguments.command, arguments.flags = listing.name, flags
+        arguments = _parse_words(parser, command, listing.name, words[1:])
+        arguments.command, arguments.flags, arguments.typed = listing.name, flags, typed
+        if flags or getattr(arguments, "config", None):
+            from ludus.cli.unused_sections import check_sections
+
+            check_sections(command, arguments)
         return command.run(arguments)
     except LudusError as error:
         print(f"ludus: {error}", file=sys.stderr)
@@ -108,15 +113,33 @@ def _find_command(words: Sequence[str]) -> Listing:
     return parser.error(f"unknown COMMAND '{first}'; {suggest(first, list(by_name))}")
 
 
-def _parse_words(parser: argparse.ArgumentParser, command: Command[Any], words: Sequence[str]) -> Arguments:
-    """Parse what was typed behind the command; exits with an error if some of it is unknown."""
+def _parse_words(parser: argparse.ArgumentParser, command: Command[Any], name: str, words: Sequence[str]) -> Arguments:
+    """Parse what was typed behind the command; exits with an error if some of it is unknown. What sources add to the
+    arguments is looked up only where it is needed."""
     arguments = command.arguments()
+    wants_help = "-h" in words or "--help" in words
+    if command.takes_sources and wants_help:
+        _add_source_arguments(parser, name)
     _, unknown = parser.parse_known_args(words, arguments)
+    if command.takes_sources and any(word.startswith("--") for word in unknown):
+        arguments = command.arguments()
+        arguments.for_sources = _add_source_arguments(parser, name)
+        _, unknown = parser.parse_known_args(words, arguments)
     if getattr(arguments, "words", None) == [] and (late := _find_late_words(unknown)):
         arguments.words, unknown = late, []
     if unknown:
         _refuse_argument(parser, command, unknown[0])
     return arguments
+
+
+def _add_source_arguments(parser: argparse.ArgumentParser, command: str) -> bool:
+    """Add what installed sources take. Returns whether there is something."""
+    from ludus.sources import list_arguments
+
+    added = list_arguments(command)
+    for each in added:
+        parser.add_argument(each.name, **each.options)
+    return bool(added)
 
 
 def _find_late_words(unknown: Sequence[str]) -> list[str]:
@@ -127,7 +150,12 @@ def _find_late_words(unknown: Sequence[str]) -> list[str]:
 
 
 def _refuse_argument(parser: argparse.ArgumentParser, command: Command[Any], word: str) -> NoReturn:
-    """Exit with an error that names the option or the setting which an unknown option may have meant."""
+    """Exit with an error that names the package which brings an unknown option, or the option or setting that it may
+    have meant."""
+    if command.takes_sources:
+        from ludus.sources import refuse_missing_argument
+
+        refuse_missing_argument(word.partition("=")[0])
     meant = _find_meant(command, word.lstrip("-").partition("=")[0]) if word.startswith("--") else ""
     parser.error(f"unknown argument {word}{f'; did you mean {meant}?' if meant else ''}")
 
@@ -149,11 +177,11 @@ def _find_meant(command: Command[Any], name: str) -> str:
     """
     from difflib import get_close_matches
 
-    from ludus.config import list_homes
+    from ludus.config import list_paths
 
     options = {each.name.lstrip("-"): each.name for each in command.takes if each.name.startswith("-")}
-    homes = {**list_homes(), **_MAIN_SETTINGS} if command.takes_settings else {}
-    known = {key: f"--{home}" for key, home in homes.items()}
+    paths = {**list_paths(), **_MAIN_SETTINGS} if command.takes_settings else {}
+    known = {key: f"--{path}" for key, path in paths.items()}
     setting = name.replace("-", "_")
     if setting in known:
         return known[setting]

@@ -1,6 +1,7 @@
 """`ludus config`: the reference of all settings, as Markdown (docs/configuration.md)."""
 
-from ludus.cli.command import Arguments, Command
+from ludus.arguments import Arguments
+from ludus.command import Command
 from ludus.config.settings_page import render_settings_page
 
 

@@ -4,9 +4,10 @@ import asyncio
 from pathlib import Path
 
 from ludus import host_checks
-from ludus.cli.command import CONFIG, JSON, Arguments, Command
+from ludus.arguments import Arguments
+from ludus.command import CONFIG, JSON, Command
 from ludus.config import load
-from ludus.types import to_json
+from ludus.encoding import to_json
 
 
 def run(arguments: Arguments) -> int:
@@ -21,4 +22,5 @@ COMMAND = Command(
     "ludus doctor\n"
     "ludus doctor --model.base_url http://127.0.0.1:8000/v1 --model.name qwen    # does the server have the model?",
     (CONFIG, JSON),
+    uses=frozenset({"model", "sandbox"}),
 )

@@ -10,7 +10,9 @@ from typing import Any
 
 import msgspec
 
-from ludus.cli.command import JSON, Arguments, Command, make_argument
+from ludus.arguments import Arguments, make_argument
+from ludus.audit.audit_record import AuditRecord, read_packaged
+from ludus.command import JSON, Command
 from ludus.config.references import ENV, load_env_class
 from ludus.config.settings_page import read_field_docs
 from ludus.env import Env
@@ -20,7 +22,7 @@ SPLITS = ("train", "validation", "test")
 """The splits whose tasks are counted."""
 
 
-COLUMNS = ("environment", "tasks", "licence", "what runs where", "scored by", "extra", "speed")
+COLUMNS = ("environment", "tasks", "licence", "what runs where", "scored by", "extra", "speed", "audit")
 
 
 class EnvsArguments(Arguments):
@@ -28,7 +30,8 @@ class EnvsArguments(Arguments):
 
 
 def run(arguments: EnvsArguments) -> int:
-    rows = [_describe_env(name) for name in BUILTIN]
+    audits = read_packaged()
+    rows = [_describe_env(name, audits.get(name)) for name in BUILTIN]
     if arguments.json:
         print(json.dumps(rows))
         return 0
@@ -41,6 +44,7 @@ def run(arguments: EnvsArguments) -> int:
         for fact in ("scored", "licence", "extra", "speed"):
             if row["facts"][fact]:
                 print(f"    {fact}: {row['facts'][fact]}")
+        print(f"    audit: {row['audit']}")
         for option, doc in row["options"].items():
             print(f"    --env.{option}  {doc}")
     if installed := [name for name in ENV.list_names() if name not in BUILTIN]:
@@ -56,21 +60,22 @@ def render_table(rows: Sequence[dict[str, Any]]) -> str:
         facts = row["facts"]
         what = row["description"].replace("|", "\\|")
         cells = (f"`{row['name']}`: {what}", _describe_tasks(row), facts["licence"], _describe_place(row))
-        lines.append(f"| {' | '.join([*cells, facts['scored'], facts['extra'], facts['speed']])} |")
+        lines.append(f"| {' | '.join([*cells, facts['scored'], facts['extra'], facts['speed'], row['audit']])} |")
     return "\n".join(lines) + "\n"
 
 
-def _describe_env(name: str) -> dict[str, Any]:
+def _describe_env(name: str, audit: AuditRecord | None) -> dict[str, Any]:
     kind = load_env_class(name)
-    docs = read_field_docs(kind)
+    docs, env = read_field_docs(kind), kind()
     return {
         "name": name,
         "version": kind.version,
         "description": (kind.__doc__ or "").strip().partition("\n")[0],
-        "sandbox": kind.sandbox is not None,
-        "toolsets": list(kind.toolsets),
-        "tasks": None if kind.facts.tasks else _count_tasks(kind()),
+        "sandbox": env.sandbox is not None,
+        "toolsets": list(env.toolsets),
+        "tasks": None if kind.facts.tasks else _count_tasks(env),
         "facts": msgspec.structs.asdict(kind.facts),
+        "audit": _describe_audit(audit),
         "options": {f.name: docs.get(f.name, "") for f in msgspec.structs.fields(kind)},
     }
 
@@ -87,6 +92,15 @@ def _describe_tasks(row: dict[str, Any]) -> str:
 
 def _describe_place(row: dict[str, Any]) -> str:
     return row["facts"]["runs"] or ("agent and verifier in slots" if row["sandbox"] else "text only, no slot")
+
+
+def _describe_audit(record: AuditRecord | None) -> str:
+    """What its last audit came to."""
+    if record is None:
+        return "not audited"
+    paid = f"{len(record.paid)} of {record.attacks} attacks paid on {record.tasks} tasks"
+    guess = f"; the best constant earns {record.guess:.2f}" if record.guess else ""
+    return paid + (f" ({', '.join(record.paid)})" if record.paid else "") + guess
 
 
 MARKDOWN = make_argument("--markdown", action="store_true", help="print the table of docs/environments.md")

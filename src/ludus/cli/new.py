@@ -12,7 +12,8 @@ from pathlib import Path
 from string import Template
 from typing import Literal
 
-from ludus.cli.command import Arguments, Command, make_argument
+from ludus.arguments import Arguments, make_argument
+from ludus.command import Command
 from ludus.config.references import ENV
 from ludus.errors import ConfigError
 

@@ -9,11 +9,12 @@ from typing import Any
 
 import msgspec
 
-from ludus.cli.command import PARSER, Arguments, Command, make_argument
-from ludus.cli.token_rows import print_line
+from ludus.arguments import Arguments, make_argument
+from ludus.command import PARSER, Command
 from ludus.errors import ConfigError
 from ludus.parsers import Parser, ReplyParser, list_names
 from ludus.parsers.parse_rows import parse_rows, parse_text
+from ludus.rl.token_rows import print_line
 
 
 class ParseArguments(Arguments):

@@ -17,11 +17,13 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from ludus.cli.command import CONFIG, JSON, Arguments, Command, make_argument
-from ludus.cli.common import print_notice
+from ludus.arguments import Arguments, make_argument
+from ludus.command import CONFIG, JSON, Command
+from ludus.command.terminal import print_notice
 from ludus.config import Config, load
 from ludus.config.build_sandboxes import change_spec, list_sections, make_profiles, open_slots
 from ludus.config.secrets import read_secret
+from ludus.encoding import to_json
 from ludus.errors import ConfigError, LudusError, describe_error
 from ludus.sandbox import ExecResult, Sandbox, SandboxSpec
 from ludus.sandbox.backend import Backend, BackendFinding
@@ -29,7 +31,6 @@ from ludus.sandbox.backends import get_backend_class, make_backend
 from ludus.sandbox.local.host_dir import find_host_resources, remove_host_resource
 from ludus.sandbox.owner import OwnedResource
 from ludus.sandbox.survey import survey
-from ludus.types import to_json
 
 _LINE_BYTES = 2**16
 
@@ -246,4 +247,5 @@ COMMAND = Command(
         JSON,
     ),
     SandboxArguments,
+    uses=frozenset({"sandbox"}),
 )

@@ -1,92 +1,160 @@
-"""`ludus show`: the numbers of a run, the steps of a training run, or one transcript."""
+"""`ludus show`: the numbers of a run, the steps of a training run, one transcript, or a page of all of them."""
 
 import json
 import shlex
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from ludus.batch import group_outcomes, make_sample_rows
-from ludus.cli.command import JSON, RUN, Arguments, Command, make_argument
-from ludus.cli.common import print_notice
-from ludus.cli.output import print_groups, print_rollout, print_summary
-from ludus.cli.run_kind import find_kind
-from ludus.cli.session_runs import count_unscored, describe_unscored, group_sessions
-from ludus.config.tree import CONTENT
-from ludus.errors import ConfigError, StoreError, suggest
+from ludus.arguments import Arguments, make_argument
+from ludus.batch import make_sample_rows
+from ludus.batch.run_tables import print_groups, print_summary
+from ludus.cli.page import list_groups, write_run_page
+from ludus.command import JSON, RUN, Command
+from ludus.command.rollout_choice import choose_rollout
+from ludus.command.rollout_text import print_rollout
+from ludus.command.terminal import make_printable, print_notice
+from ludus.encoding import to_json
+from ludus.errors import ConfigError, StoreError
+from ludus.run_events import EVENTS, RunEvent, read_events
+from ludus.run_info import describe_state, find_kind, read_info, read_spent
+from ludus.session_runs import count_unscored, describe_unscored
 from ludus.stats import summarize
 from ludus.store import RunDir
-from ludus.types import Group, Rollout, Usage, to_json
+from ludus.types import Group, Rollout, Usage
 
 
 class ShowArguments(Arguments):
     run: str
     rollout: str | None
     lines: bool
+    page: bool
 
 
 def run(arguments: ShowArguments) -> int:
-    path, wanted = Path(arguments.run), arguments.rollout
+    path = Path(arguments.run)
     with RunDir.read(path) as directory:
-        if find_kind(directory.config) == "headroom" and wanted is None:
-            from ludus.cli.output.headroom_table import show_headroom
-
-            show_headroom(path, as_json=arguments.json)
-            return 0
+        if arguments.page:
+            return _show_page(directory, arguments)
         if arguments.lines:
             _show_lines(directory, as_json=arguments.json)
             return 0
-        if CONTENT in directory.config and wanted is None:
-            from ludus.cli.output.training_tables import show_training_run
-
-            show_training_run(directory, as_json=arguments.json)
+        kind, state = find_kind(directory), describe_state(read_info(path), directory.measure_scores()[0])
+        events = list(read_events(directory))
+        if arguments.rollout is None and (show := _SHOW.get(kind)) is not None:
+            show(directory, state, as_json=arguments.json)
+            _print_events(events, as_json=arguments.json)
             return 0
-        if find_kind(directory.config) == "weights" and wanted is None:
-            from ludus.cli.output.rl_tables import show_rl_run
-
-            show_rl_run(directory, as_json=arguments.json)
+        if arguments.rollout is not None:
+            _show_rollout(choose_rollout(directory, arguments.rollout)[1], as_json=arguments.json)
             return 0
-        sessions = find_kind(directory.config) == "gateway"
-        size = directory.config.get("env", {}).get("group_size", 1)
-        groups = group_sessions(directory) if sessions else group_outcomes(directory, size)
-    if wanted is not None:
-        _show_rollout(find_rollout(groups, wanted), as_json=arguments.json)
-    else:
-        _show_batch(path, groups, as_json=arguments.json)
-        unscored = count_unscored(groups) if sessions else 0
-        if unscored:
-            print_notice(describe_unscored(path, unscored))
+        groups = list_groups(directory)
+    _show_batch(path, groups, state, events, as_json=arguments.json)
+    unscored = count_unscored(groups) if kind == "gateway" else 0
+    if unscored:
+        print_notice(describe_unscored(path, unscored))
     return 0
 
 
+def _show_page(directory: RunDir, arguments: ShowArguments) -> int:
+    if arguments.lines or arguments.rollout is not None:
+        raise ConfigError("--page shows every rollout of the run: leave out --lines and the rollout")
+    page = write_run_page(directory)
+    print(json.dumps({"run": str(directory.path), "page": str(page)}) if arguments.json else page.resolve().as_uri())
+    return 0
+
+
+def _show_headroom(directory: RunDir, state: str, *, as_json: bool) -> None:
+    from ludus.reflact.headroom_table import show_headroom
+
+    show_headroom(directory.path, state, as_json=as_json)
+
+
+def _show_training(directory: RunDir, state: str, *, as_json: bool) -> None:
+    from ludus.reflact.training_tables import show_training_run
+
+    _print_state(state, as_json=as_json)
+    show_training_run(directory, as_json=as_json)
+
+
+def _show_rl(directory: RunDir, state: str, *, as_json: bool) -> None:
+    from ludus.rl.rl_tables import show_rl_run
+
+    _print_state(state, as_json=as_json)
+    show_rl_run(directory, as_json=as_json)
+
+
+def _show_prompts(directory: RunDir, state: str, *, as_json: bool) -> None:
+    from ludus.trajectories.batch_table import show_batch_run
+
+    _print_state(state, as_json=as_json)
+    show_batch_run(directory.path, as_json=as_json)
+
+
+_SHOW = {"batch": _show_prompts, "headroom": _show_headroom, "train": _show_training, "rl": _show_rl}
+"""Kinds of runs that are shown in their own way."""
+
+
+def _print_state(state: str, *, as_json: bool) -> None:
+    """Say how a run goes that is not finished; in JSON, on stderr."""
+    if state and as_json:
+        print_notice(state)
+    elif state:
+        print(f"{state}\n")
+
+
 def _show_lines(directory: RunDir, *, as_json: bool) -> None:
-    if find_kind(directory.config) != "training":
+    if find_kind(directory) != "train":
         raise ConfigError(f"--lines: {directory.path} is not a run of `ludus train`: it has no lines")
-    from ludus.cli.output.line_list import show_lines
-    from ludus.cli.output.training_tables import read_train_settings
+    from ludus.reflact.line_list import show_lines
+    from ludus.reflact.training_tables import read_train_settings
 
     show_lines(directory, read_train_settings(directory), as_json=as_json)
 
 
-def _show_batch(path: Path, groups: Sequence[Group], *, as_json: bool) -> None:
+EVENTS_SHOWN = 10
+
+
+def _print_events(events: Sequence[RunEvent], *, as_json: bool) -> None:
+    """Print what happened to a run last: for people, as its outcomes do not show it."""
+    if not events or as_json:
+        return
+    print()
+    if len(events) > EVENTS_SHOWN:
+        print(f"… {len(events) - EVENTS_SHOWN} earlier events are in {EVENTS}")
+    for event in events[-EVENTS_SHOWN:]:
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.time))
+        print(make_printable(f"{at}  {event.text}" + (f" ({event.who})" if event.who else "")))
+
+
+def _show_batch(path: Path, groups: Sequence[Group], state: str, events: Sequence[RunEvent], *, as_json: bool) -> None:
     summary = summarize(groups)
     if as_json:
         rows = [
             json.loads(to_json(row)) for index, group in enumerate(groups) for row in make_sample_rows(group, index)
         ]
-        print(json.dumps({"run": str(path), "summary": json.loads(to_json(summary)), "rollouts": rows}))
+        facts = {
+            "run": str(path),
+            "state": state,
+            "summary": json.loads(to_json(summary)),
+            "events": json.loads(to_json(events)),
+        }
+        print(json.dumps({**facts, "rollouts": rows}))
         return
+    _print_state(state, as_json=False)
     if not groups:
         print(f"{path}: no rollout has ended yet")
+        _print_events(events, as_json=False)
         return
     print_summary(summary, spent=_read_usage(path))
     print()
     print_groups(groups)
+    _print_events(events, as_json=False)
     print(f"\none transcript: ludus show {shlex.quote(str(path))} TASK (or TASK#2 for its second rollout)")
 
 
 def _read_usage(path: Path) -> Usage | None:
     """What the run has spent, attempts that were repeated included; None if its ledger cannot be read."""
-    from ludus.cli.common import read_spent
     from ludus.models.ledger import Totals
 
     try:
@@ -103,40 +171,22 @@ def _show_rollout(rollout: Rollout, *, as_json: bool) -> None:
     print(to_json(row).decode())
 
 
-def find_rollout(groups: Sequence[Group], wanted: str) -> Rollout:
-    """The rollout of `task` or `task#N`. The beginning of an id is enough if no other id begins like that."""
-    by_id: dict[str, list[Rollout]] = {}
-    for group in groups:
-        by_id.setdefault(group.task.id, []).extend(group.rollouts)
-    for task, number in _read_wanted(wanted):
-        near = [task] if task in by_id else [id for id in by_id if id.startswith(task)]
-        if len(near) == 1:
-            rollouts = by_id[near[0]]
-            if number <= len(rollouts):
-                return rollouts[number - 1]
-            raise ConfigError(f"task '{near[0]}' has {len(rollouts)} rollouts in this run, not {number}")
-    if not by_id:
-        raise StoreError("no rollout has ended in this run yet")
-    raise ConfigError(f"no rollout of a task '{wanted}' in this run; {suggest(wanted, list(by_id))}")
-
-
-def _read_wanted(wanted: str) -> Iterable[tuple[str, int]]:
-    """The possible meanings of `wanted`. An id may contain a #, so the whole text is tried first."""
-    yield wanted, 1
-    task, mark, number = wanted.rpartition("#")
-    if mark and number.isdecimal() and int(number):
-        yield task, int(number)
-
-
 COMMAND = Command(
     run,
     "ludus show runs/first\n"
     "ludus show runs/first greeting.txt      # its first rollout\n"
     "ludus show runs/first greeting.txt#2    # its second\n"
+    "ludus show runs/first --page            # every rollout in a browser, also while the run goes on\n"
     "ludus show runs/skill --lines           # each line of a trained skill, with the evidence for and against it",
     (
         RUN,
-        make_argument("rollout", metavar="ROLLOUT", nargs="?", help="a task id, with #N for its Nth rollout"),
+        make_argument(
+            "rollout",
+            metavar="ROLLOUT",
+            nargs="?",
+            help="a task id, with #N for its Nth rollout, or the beginning of its key",
+        ),
+        make_argument("--page", action="store_true", help="write a page of all trajectories into the run directory"),
         make_argument(
             "--lines",
             action="store_true",

@@ -8,8 +8,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ludus.cli.command import CONFIG, JSON, Arguments, Command
-from ludus.cli.common import NO_SLOT
+from ludus.arguments import Arguments
+from ludus.command import CONFIG, JSON, NO_SLOT, Command
 from ludus.config import load
 from ludus.config.build_models import build_ledger, build_vision
 from ludus.config.build_tools import open_registry
@@ -35,7 +35,7 @@ async def _list_tools(arguments: Arguments) -> int:
     print("toolsets (--tools.enabled, --tools.disabled)")
     for row in toolsets:
         print(f"  {row['name']:<12} {row['description'].rstrip('.')}{_format_details(row)}")
-    print("\ndistributions (--tools.distribution), in percent; toolsets in brackets cannot be drawn")
+    print("\ndistributions (--tools.distribution), in percent; toolsets in brackets cannot be sampled")
     for name, percent in distributions.items():
         entries = (
             f"[{toolset} {chance:g}]" if toolset in unusable else f"{toolset} {chance:g}"
@@ -48,7 +48,7 @@ async def _list_tools(arguments: Arguments) -> int:
 
 
 def _explain_unusable(registry: Registry, toolset: str) -> str:
-    """Why a toolset of a distribution cannot be drawn; empty if it can."""
+    """Why a toolset of a distribution cannot be sampled; empty if it can."""
     return registry.find_missing(toolset) if toolset in registry else "Ludus does not have it"
 
 
@@ -73,4 +73,9 @@ def _format_details(row: dict[str, Any]) -> str:
     return "".join(parts)
 
 
-COMMAND = Command(run, "ludus tools\nludus tools --tools.mcp.files.command '[my-mcp-server, --stdio]'", (CONFIG, JSON))
+COMMAND = Command(
+    run,
+    "ludus tools\nludus tools --tools.mcp.files.command '[my-mcp-server, --stdio]'",
+    (CONFIG, JSON),
+    uses=frozenset({"tools", "vision"}),
+)

@@ -2,21 +2,26 @@
 
 import asyncio
 import itertools
+import shlex
 from pathlib import Path
 
 import msgspec
 
 from ludus import env_checks
+from ludus.arguments import Arguments
+from ludus.audit.audit_record import find_record
 from ludus.batch import read_tasks
-from ludus.cli.command import CONFIG, ENV, JSON, Arguments, Command
-from ludus.cli.common import print_notice
+from ludus.command import CONFIG, ENV, JSON, JUDGING, Command
+from ludus.command.terminal import LiveLine, print_notice
 from ludus.config import Config, load
 from ludus.config.build_agent import build_env
-from ludus.config.build_models import build_ledger, open_judges
-from ludus.config.build_sandboxes import open_sandboxes
+from ludus.config.secrets import find_audits_folder
+from ludus.encoding import to_json
 from ludus.env import Env
 from ludus.errors import ConfigError
-from ludus.types import Task, to_json
+from ludus.run import open_judging
+from ludus.sources import name_env
+from ludus.types import Task
 
 
 class ValidateArguments(Arguments):
@@ -24,9 +29,7 @@ class ValidateArguments(Arguments):
 
 
 def run(arguments: ValidateArguments) -> int:
-    flags = list(arguments.flags)
-    if arguments.env:
-        flags.append(("env.name", arguments.env))
+    flags = [*arguments.flags, *(name_env(arguments.env) if arguments.env else ())]
     config = load([Path(path) for path in arguments.config], flags)
     if not config.env.name:
         raise ConfigError("which environment? For example: ludus validate terminal-test (see: ludus envs)")
@@ -36,13 +39,29 @@ def run(arguments: ValidateArguments) -> int:
 async def _validate(config: Config, *, as_json: bool) -> int:
     env = build_env(config)
     tasks = _list_tasks(env, config)
-    async with open_sandboxes(config, env) as pool, open_judges(config, env, build_ledger(config), print_notice):
-        report = await env_checks.validate(
-            env, config.env.split, tasks, pool, limits=config.limits, concurrency=min(8, config.run.concurrency)
-        )
-    fields = {"ok": report.ok, **msgspec.structs.asdict(report)}
-    print(to_json(fields).decode() if as_json else env_checks.format_report(report))
+    numbers = itertools.count(1)
+    async with open_judging(config, env, print_notice) as runner:
+        with LiveLine(env.name) as line:
+            report = await env_checks.validate(
+                runner,
+                config.env.split,
+                tasks,
+                limits=config.limits,
+                concurrency=min(8, config.run.concurrency),
+                on_task=lambda task: line.draw(next(numbers), len(tasks), task.id),
+            )
+    audit = find_record(env, find_audits_folder())
+    if as_json:
+        print(to_json({"ok": report.ok, **msgspec.structs.asdict(report), "audit": audit}).decode())
+    else:
+        missing = f"not audited: {make_audit_command(config)}   can its tasks be passed unsolved?"
+        print(f"{env_checks.format_report(report)}\n{missing if audit is None else audit.words}")
     return 0 if report.ok else 1
+
+
+def make_audit_command(config: Config) -> str:
+    """The command that audits the environment."""
+    return shlex.join(["ludus", "audit", config.env.name])
 
 
 def _list_tasks(env: Env, config: Config) -> list[Task]:
@@ -61,4 +80,5 @@ COMMAND = Command(
 settings (list them: ludus config):
   --env.split test --env.limit 20                          which tasks
   --sandbox.backend docker --limits.verify_seconds 60      where, and for how long""",
+    JUDGING,
 )

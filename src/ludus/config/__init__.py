@@ -39,14 +39,14 @@ from ludus.config.reading import (
 from ludus.config.references import MODEL, PROPOSER, SANDBOX, load_env_class
 from ludus.config.secrets import find_exposed
 from ludus.config.tree import MAY_CHANGE, SECTIONS, Config, ModelSettings, NoModelSettings, OwnModelSettings
+from ludus.encoding import to_json
 from ludus.env import EnvSettings
 from ludus.errors import ConfigError, suggest
-from ludus.models.embedded import EmbeddedSettings
+from ludus.models.settings import EmbeddedSettings
 from ludus.rl.grpo_settings import GrpoSettings
 from ludus.settings import Settings, get_recorded
-from ludus.types import to_json
 
-__all__ = ["MAY_CHANGE", "Config", "assemble", "list_assumed", "list_homes", "load", "to_record", "to_yaml"]
+__all__ = ["MAY_CHANGE", "Config", "assemble", "list_assumed", "list_paths", "load", "to_record", "to_yaml"]
 
 
 def load(files: Sequence[Path] = (), flags: Sequence[tuple[str, str]] = ()) -> Config:
@@ -70,7 +70,7 @@ def assemble(layers: Sequence[Layer]) -> Config:
 
 def _assemble(layers: Sequence[Layer]) -> Config:
     tree: Tree = {}
-    problems = Problems(list_homes())
+    problems = Problems(list_paths())
     for layer in layers:
         tree = merge_trees(tree, layer.tree, lambda path, value, layer=layer: problems.add_conflict(path, value, layer))
         problems.note_source(layer)
@@ -100,7 +100,7 @@ def _assemble(layers: Sequence[Layer]) -> Config:
     return config
 
 
-def list_homes() -> dict[str, str]:
+def list_paths() -> dict[str, str]:
     """The full path of each setting that is directly in a section, by name."""
     found: dict[str, str] = {}
     for section, kind in SECTIONS.items():

@@ -1,11 +1,11 @@
 """Builds the environment, the policy and the harness from settings. Heavy packages are imported inside functions."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from ludus.agent import AgentSettings, Limits, Policy
+from ludus.agent_settings import AgentSettings
 from ludus.config.build_sandboxes import change_spec, find_profile
 from ludus.config.reading import convert_tree
 from ludus.config.references import HARNESS, load_env_class
@@ -13,50 +13,36 @@ from ludus.config.secrets import find_agents_folder
 from ludus.config.tree import Config
 from ludus.env import Env
 from ludus.errors import ConfigError
-from ludus.harness import Harness
 from ludus.models import Model
-from ludus.models.embedded import EmbeddedSettings
+from ludus.models.settings import EmbeddedSettings
+from ludus.policy import Agent, Limits, Policy
+from ludus.sandbox import SandboxSpec
 from ludus.sandbox.backends import get_image_support
 from ludus.skill import Skill, parse_file
-from ludus.verify.grading import Grader
 
 if TYPE_CHECKING:
+    from ludus.harness import Harness
     from ludus.tools.toolsets import Registry
 
 
-E = TypeVar("E", bound=Env)
-
-
 def build_env(config: Config) -> Env:
-    """The environment with its options. Its sandbox spec has the values that the `sandbox` section sets. Its judges,
-    if it has some, are opened by `build_models.open_judges`."""
+    """The environment with its options."""
     if not config.env.name:
         raise ConfigError("env.name: which environment? `ludus envs` lists those that come with Ludus")
-    kind = change_sandbox(load_env_class(config.env.name), config)
-    if kind.grader is not None:
-        kind = _change_class(kind, {"grader": Grader()})  # each run has its own judges
-    env = convert_tree(config.options, kind, "env")
+    env = convert_tree(config.options, load_env_class(config.env.name), "env")
     if env.sandbox is not None and env.sandbox.image is not None:
         return env.use_images(get_image_support(find_profile(config.sandbox, env.sandbox.profile)))
     return env
 
 
-def change_sandbox(kind: type[E], config: Config) -> type[E]:
-    """The class with the values that the `sandbox` section sets in its sandbox spec."""
-    if kind.sandbox is None or (spec := change_spec(kind.sandbox, config.sandbox)) == kind.sandbox:
-        return kind
-    return _change_class(kind, {"sandbox": spec})
+def build_slot(config: Config, env: Env) -> SandboxSpec | None:
+    """The environment's slot with the values that the `sandbox` section sets."""
+    return None if env.sandbox is None else change_spec(env.sandbox, config.sandbox)
 
 
-def _change_class(kind: type[E], values: dict[str, Any]) -> type[E]:
-    names = {**values, "__module__": kind.__module__, "__doc__": kind.__doc__}
-    changed = msgspec.defstruct(kind.__name__, [], bases=(kind,), namespace=names, frozen=True)
-    assert issubclass(changed, kind)
-    return changed
-
-
-def build_policy(config: Config, env: Env, model: Model, registry: "Registry") -> Policy:
-    """The policy. Its toolsets are None, which leaves them to the environment, unless the settings name some."""
+def build_policy(config: Config, env: Env, model: Model, registry: "Registry", agent: Agent | None = None) -> Policy:
+    """The policy. Its toolsets are None, which leaves them to the environment, unless the settings name some. `agent`
+    acts in place of the loop and of a command-line agent."""
     from ludus.tools.toolsets import choose_toolsets
 
     tools = config.tools
@@ -80,11 +66,20 @@ def build_policy(config: Config, env: Env, model: Model, registry: "Registry") -
         system=config.agent.system,
         toolsets=chosen,
         registry=registry,
-        harness=build_harness(config.agent),
+        agent=agent or _build_harness_agent(config.agent),
     )
 
 
-def build_harness(agent: AgentSettings) -> Harness | None:
+def _build_harness_agent(agent: AgentSettings) -> Agent | None:
+    harness = build_harness(agent)
+    if harness is None:
+        return None
+    from ludus.harness import HarnessAgent
+
+    return HarnessAgent(harness)
+
+
+def build_harness(agent: AgentSettings) -> "Harness | None":
     """The command-line agent that the settings name, if they name one.
 
     Raises:
@@ -92,6 +87,7 @@ def build_harness(agent: AgentSettings) -> Harness | None:
     """
     if not agent.harness:
         return None
+    from ludus.harness import Harness
     from ludus.harness.known import KNOWN, find_harness, find_installation
 
     name, own = agent.harness, agent.harnesses.get(agent.harness)
@@ -126,12 +122,13 @@ def build_harness(agent: AgentSettings) -> Harness | None:
 
 def _choose_limits(config: Config) -> Limits:
     """The limits. For the embedded model, `context_tokens` has a default: its window less the room for a reply."""
-    if not isinstance(config.model, EmbeddedSettings) or config.limits.context_tokens is not None:
-        return config.limits
+    limits = config.limits.get_rollout_limits()
+    if not isinstance(config.model, EmbeddedSettings) or limits.context_tokens is not None:
+        return limits
     from ludus.models.embedded import EmbeddedRuntime
 
     defaults = {f.name: f.default for f in msgspec.structs.fields(EmbeddedRuntime)}
-    return msgspec.structs.replace(config.limits, context_tokens=defaults["context"] - defaults["reply_tokens"])
+    return msgspec.structs.replace(limits, context_tokens=defaults["context"] - defaults["reply_tokens"])
 
 
 def _read_skill(path: str) -> Skill | None:

@@ -1,27 +1,24 @@
 """Build models and their ledger from settings."""
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
+
 from ludus.config import token_mode as tokens
-from ludus.config.build_training import has_optimizer
 from ludus.config.reading import format_value
 from ludus.config.references import MODEL, load_object
 from ludus.config.secrets import find_proxy, find_weights_folder, read_secret
 from ludus.config.tree import Config, ModelSettings, NoModelSettings, OwnModelSettings, SameSettings
 from ludus.env import Env
 from ludus.errors import ConfigError, ModelError, boundary
-from ludus.models import Model, StartableModel
-from ludus.models.anthropic import AnthropicModel, AnthropicSettings
-from ludus.models.embedded import EmbeddedModel, EmbeddedRuntime, EmbeddedSettings
-from ludus.models.ledger import Ledger, MeteredModel, Totals
-from ludus.models.openai import AzureSettings, ChatModel, OpenAISettings
-from ludus.models.scripted import ScriptedModel, ScriptedSettings
+from ludus.models import Model, ModelWrapper, StartableModel
+from ludus.models.ledger import Ledger, MeteredModel, Totals, find_price
 from ludus.models.server import Endpoint, ServerSettings
+from ludus.models.settings import AnthropicSettings, AzureSettings, EmbeddedSettings, OpenAISettings, ScriptedSettings
 from ludus.types import Completion, Message, Sampling, ToolSpec
-from ludus.verify.grading import JUDGE, SECOND, explain_missing
+from ludus.verify.grading import JUDGE, SECOND, Judges, explain_missing
 
 VISION = "vision"
 """The section of the settings, and the role in the ledger, of the model for pictures."""
@@ -36,7 +33,36 @@ def build_model(
 ) -> Model:
     """The model, with its calls booked under `role`. No request is sent to its server yet, but token mode fetches the
     tokenizer. `tell` is called with a message before a slow step, and while no server answers."""
-    return MeteredModel(_build_bare_model(model, tell), ledger, role)
+    return _build_metered(model, ledger, role, "model", tell)
+
+
+def _build_metered(
+    model: ModelSettings, ledger: Ledger, role: str, section: str, tell: Callable[[str], None]
+) -> MeteredModel:
+    bare = _build_bare_model(model, tell, section)
+    check_price(model, bare, ledger.budget.find_dollars(role), section)
+    return MeteredModel(bare, ledger, role)
+
+
+def check_price(settings: ModelSettings, model: Model, limit: str, section: str = "model") -> None:
+    """Raise `ConfigError` if what a model costs cannot be counted. `limit`: the budget in dollars that needs it; empty
+    if there is none."""
+    if not limit or isinstance(settings, EmbeddedSettings | ScriptedSettings):  # they cost nothing
+        return
+    price = find_price(model)
+    if isinstance(settings, OpenAISettings) and settings.mode == "token":  # token engines report no cost
+        price = msgspec.structs.replace(price, reported=False)
+    if price.is_known:
+        return
+    tokens = limit.replace("dollars", "tokens")
+    how = f"--{section}.price.prompt 0.5 --{section}.price.completion 2; 0 if it is free"
+    reported = f", or --{section}.price.reported true if its server reports the cost of each reply"
+    if isinstance(settings, OwnModelSettings):
+        how, reported = "an attribute `price = ludus.models.server.Price(prompt=0.5, completion=2)` of its class", ""
+    raise ConfigError(
+        f"{limit}: what {section} {model.name} costs is not known, so the limit would have no effect. Give its price "
+        f"in dollars per million tokens ({how}){reported}, or limit tokens instead: --{tokens}"
+    )
 
 
 def build_models(
@@ -45,42 +71,40 @@ def build_models(
     """The agent's model and the optimizer's; the latter is None if the run needs none. One model may have both roles;
     then closing the agent's is enough."""
     bare = _build_bare_model(config.model, tell)
+    check_price(config.model, bare, ledger.budget.find_dollars("agent"))
     agent = MeteredModel(bare, ledger, "agent")
     if not isinstance(config.optimizer, SameSettings):
-        return agent, MeteredModel(_build_bare_model(config.optimizer, tell, "optimizer"), ledger, "optimizer")
-    return agent, MeteredModel(bare, ledger, "optimizer") if has_optimizer(config) else None
+        return agent, _build_metered(config.optimizer, ledger, "optimizer", "optimizer", tell)
+    from ludus.config.build_training import has_optimizer
+
+    if not has_optimizer(config):
+        return agent, None
+    check_price(config.model, bare, ledger.budget.find_dollars("optimizer"))
+    return agent, MeteredModel(bare, ledger, "optimizer")
 
 
 def build_vision(config: Config, ledger: Ledger) -> Model | None:
     """The model that tools ask about pictures, if the settings name one."""
     if isinstance(config.vision, NoModelSettings):
         return None
-    return MeteredModel(_build_bare_model(config.vision, lambda _: None, VISION), ledger, VISION)
+    return _build_metered(config.vision, ledger, VISION, VISION, lambda _: None)
 
 
-@asynccontextmanager
-async def open_judges(
-    config: Config, env: Env, ledger: Ledger, tell: Callable[[str], None] = lambda _: None
-) -> AsyncGenerator[None, None]:
-    """Give an environment that is graded its judges, with their calls in the ledger, and close them afterwards.
+def build_judges(config: Config, env: Env, ledger: Ledger, tell: Callable[[str], None] = lambda _: None) -> Judges:
+    """The judges of an environment that is graded, with their calls in the ledger; none for others.
 
     Raises:
         ConfigError: the settings name no judge, and the environment needs one.
     """
-    if env.grader is None:
-        yield
-        return
+    if not env.graded:
+        return Judges()
     if isinstance(config.judge, NoModelSettings):
         raise ConfigError(explain_missing(env.name))
-    judge = MeteredModel(_build_bare_model(config.judge, tell, JUDGE), ledger, JUDGE)
+    judge = _build_metered(config.judge, ledger, JUDGE, JUDGE, tell)
     second = None
     if not isinstance(config.second_judge, NoModelSettings):
-        second = MeteredModel(_build_bare_model(config.second_judge, tell, SECOND), ledger, SECOND)
-    env.grader.open(judge, second)
-    try:
-        yield
-    finally:
-        await env.grader.close()
+        second = _build_metered(config.second_judge, ledger, SECOND, SECOND, tell)
+    return Judges(judge, second)
 
 
 def _build_bare_model(model: ModelSettings, tell: Callable[[str], None], section: str = "model") -> Model:
@@ -94,10 +118,16 @@ def _build_bare_model(model: ModelSettings, tell: Callable[[str], None], section
         case OpenAISettings(mode="token"):
             return tokens.build_server_model(model, build_endpoints(model, section), tell, section)
         case EmbeddedSettings():
+            from ludus.models.embedded import EmbeddedModel, EmbeddedRuntime
+
             return EmbeddedModel(model, EmbeddedRuntime(cache=find_weights_folder()), tell)
         case AnthropicSettings():
+            from ludus.models.anthropic import AnthropicModel
+
             return AnthropicModel(model, *build_endpoints(model, section), tell=tell)
         case OpenAISettings() | AzureSettings():
+            from ludus.models.openai import ChatModel
+
             return ChatModel(model, *build_endpoints(model, section), tell=tell)
 
 
@@ -135,24 +165,22 @@ def _make_own(model: OwnModelSettings, section: str) -> Model:
     return StartableOwnModel(made) if isinstance(made, StartableModel) else OwnModel(made)
 
 
-class OwnModel:
+class OwnModel(ModelWrapper):
     """A model of the user's own. Whatever it raises is a `ModelError`, and so is a reply of another type."""
 
-    def __init__(self, model: Any) -> None:
-        self._model = model
-        self._kind = type(model).__name__
+    inner: Any
 
-    def __getattr__(self, name: str) -> Any:
-        """Other attributes are those of the model, such as `price`."""
-        return getattr(self._model, name)
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        self._kind = type(model).__name__
 
     @property
     def name(self) -> str:
-        return self._model.name
+        return self.inner.name
 
     async def complete(self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Completion:
         with boundary(ModelError, f"{self._kind}.complete raised"):
-            reply: object = await self._model.complete(messages, tools, sampling)
+            reply: object = await self.inner.complete(messages, tools, sampling)
         if not isinstance(reply, Completion):
             problem = f"{self._kind}.complete returned {type(reply).__name__}, not a Completion"
             raise ModelError(problem, retryable=False)
@@ -162,7 +190,7 @@ class OwnModel:
         return reply
 
     async def close(self) -> None:
-        await self._model.close()
+        await self.inner.close()
 
 
 class StartableOwnModel(OwnModel):
@@ -170,7 +198,7 @@ class StartableOwnModel(OwnModel):
 
     async def start(self) -> None:
         with boundary(ModelError, f"{self._kind}.start raised"):
-            await self._model.start()
+            await self.inner.start()
 
 
 def _build_scripted(model: ScriptedSettings, section: str) -> Model:
@@ -181,4 +209,6 @@ def _build_scripted(model: ScriptedSettings, section: str) -> Model:
         raise ConfigError(
             f"{section}.script: '{model.script}' is {format_value(script)}, neither a function nor a list of replies"
         )
+    from ludus.models.scripted import ScriptedModel
+
     return ScriptedModel(script, model.name)  # pyright: ignore[reportArgumentType]  # a function or list of the user

@@ -1,6 +1,6 @@
 """Builds the pool of slots from settings."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -8,7 +8,6 @@ import msgspec
 from ludus.config.references import SANDBOX, make_instance
 from ludus.config.secrets import read_secret
 from ludus.config.tree import Config
-from ludus.env import Env
 from ludus.errors import ConfigError, LudusError, SandboxError, describe_error, suggest
 from ludus.sandbox import SandboxSpec
 from ludus.sandbox.backend import Backend, BackendSettings, RemoteSettings, explain_no_images
@@ -22,7 +21,6 @@ from ludus.sandbox.backends import (
     read_secrets,
 )
 from ludus.sandbox.pool import Pool
-from ludus.sandbox.profiles import choose_builtin, open_pool, require_isolation
 
 
 def change_spec(spec: SandboxSpec, sandbox: SandboxSettings) -> SandboxSpec:
@@ -32,24 +30,31 @@ def change_spec(spec: SandboxSpec, sandbox: SandboxSettings) -> SandboxSpec:
 
 
 @asynccontextmanager
-async def open_sandboxes(config: Config, env: Env) -> AsyncGenerator[Pool | None, None]:
-    """The pool of slots; None if neither the environment nor the agent needs one."""
-    if env.sandbox is None and not config.agent.harness:
+async def open_sandboxes(
+    config: Config, slot: SandboxSpec | None, tell: Callable[[str], None] = lambda message: None
+) -> AsyncGenerator[Pool | None, None]:
+    """The pool of slots; None if neither the environment nor the agent needs one. `slot` is the environment's. `tell`
+    is called with messages for the user."""
+    if slot is None and not config.agent.harness:
         yield None
         return
-    async with open_slots(config, env.sandbox or SandboxSpec()) as pool:
+    async with open_slots(config, slot or SandboxSpec(), tell) as pool:
         yield pool
 
 
 @asynccontextmanager
-async def open_slots(config: Config, spec: SandboxSpec) -> AsyncGenerator[Pool, None]:
+async def open_slots(
+    config: Config, spec: SandboxSpec, tell: Callable[[str], None] = lambda message: None
+) -> AsyncGenerator[Pool, None]:
     """The pool of slots, after a check that it can make a slot of this spec. Raises ConfigError if it cannot."""
+    from ludus.sandbox.profiles import open_pool  # it imports what backends need, and few runs have slots
+
     sandbox = config.sandbox
     if spec.image is not None:
         await _check_images(find_profile(sandbox, spec.profile))
     settings = msgspec.structs.replace(sandbox, max_slots=sandbox.max_slots or config.run.concurrency + sandbox.warm)
     profiles = make_profiles(sandbox, with_images=spec.image is not None)
-    async with open_pool(profiles, settings, first=spec.profile, read_secret=read_secret) as pool:
+    async with open_pool(profiles, settings, first=spec.profile, read_secret=read_secret, tell=tell) as pool:
         profile = profiles[spec.profile]
         # A slot whose image is the task's own cannot be tried without a task.
         if (
@@ -97,6 +102,8 @@ def make_profiles(sandbox: SandboxSettings, *, with_images: bool = False) -> dic
             tag = get_backend_class(profile).name
             check_needed(profile, f"sandbox.profiles.{name}" if name else f"sandbox.{tag}")
     if sandbox.require_sandbox:
+        from ludus.sandbox.profiles import require_isolation
+
         require_isolation(profiles)
     return profiles
 
@@ -114,6 +121,8 @@ def _choose_backend(sandbox: SandboxSettings) -> Profile:
         name = sandbox.backend
         place = f"the settings of '{name}' are in sandbox.{name}" if hasattr(sandbox, name) else f"'{name}' has none"
         raise ConfigError(f"sandbox.options has the settings of a backend of your own; {place}")
+    from ludus.sandbox.profiles import choose_builtin
+
     return getattr(sandbox, sandbox.backend, None) or choose_builtin(sandbox.backend)
 
 

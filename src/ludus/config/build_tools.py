@@ -17,14 +17,13 @@ from ludus.errors import ConfigError
 if TYPE_CHECKING:
     from ludus.models import Model
     from ludus.tools.distributions import Distribution
-    from ludus.tools.tool_settings import ToolsSettings
+    from ludus.tools.settings import ToolsSettings, WebSettings
     from ludus.tools.toolsets import Registry, Toolset
-    from ludus.tools.web import WebSettings
 
 
 def build_distribution(config: Config, env: Env, registry: "Registry") -> "Distribution | None":
-    """The distribution that the toolsets of each group are drawn from, if they are drawn. It is checked here, so that
-    no draw fails later."""
+    """The distribution that the toolsets of each group are sampled from, if they are sampled. It is checked here, so
+    that no sample fails later."""
     from ludus.tools.distributions import find_distribution, list_possible
     from ludus.tools.toolsets import choose_toolsets
 
@@ -34,8 +33,8 @@ def build_distribution(config: Config, env: Env, registry: "Registry") -> "Distr
     if tools.enabled is not None:
         raise ConfigError("tools.enabled and tools.distribution exclude each other: leave one of them out")
     found = find_distribution(tools.distribution, tools.distributions, registry)
-    drawn = [toolset for toolset, percent in list_possible(found, registry, tools.disabled).items() if percent]
-    registry.require_usable(choose_toolsets(drawn, tools.disabled, registry=registry), slot=env.sandbox is not None)
+    sampled = [toolset for toolset, percent in list_possible(found, registry, tools.disabled).items() if percent]
+    registry.require_usable(choose_toolsets(sampled, tools.disabled, registry=registry), slot=env.sandbox is not None)
     return found
 
 

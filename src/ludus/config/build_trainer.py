@@ -9,7 +9,7 @@ from ludus.config.secrets import find_weights_folder, read_secret
 from ludus.config.token_mode import build_codec
 from ludus.config.tree import Config
 from ludus.errors import ConfigError
-from ludus.models.openai import OpenAISettings
+from ludus.models.settings import OpenAISettings
 from ludus.rl.grpo_settings import GrpoSettings
 from ludus.rl.tinker_settings import TinkerSettings
 from ludus.rl.trainers import Trainer

@@ -14,7 +14,6 @@ import msgspec
 from ludus.env import Env, EnvSettings
 from ludus.errors import explain_not_async
 from ludus.sandbox.backend import Backend, SlotBackend
-from ludus.sandbox.remote.fleet import RemoteBackend
 
 if TYPE_CHECKING:
     from ludus.harness import Harness
@@ -39,9 +38,14 @@ def check_env(kind: type[Env], label: str) -> str:
         )
     if both := fields & {f.name for f in msgspec.structs.fields(EnvSettings)}:
         return f"{label} has a field '{min(both)}', a name that Ludus uses itself; rename it"
+    if hasattr(kind, "grader"):
+        return f"{label} has a grader: declare graded: ClassVar[bool] = True, and define grade(rollout, box, judges)"
+    if problem := _check_call(kind.slot, ("self", "task", "default")):
+        return f"{label}: slot is called with (task, default), but its parameters do not fit: {problem}"
+    judging = {"grade": "grade(rollout, box, judges)"} if kind.graded else {"verify": "verify(rollout, box)"}
     return (
-        _check_defined(kind, Env, {"tasks": "tasks(split)", "verify": "verify(rollout, box)"}, label)
-        or _check_async(kind, ("prepare", "setup", "follow_up", "verify", "solve"), label)
+        _check_defined(kind, Env, {"tasks": "tasks(split)", **judging}, label)
+        or _check_async(kind, ("prepare", "setup", "follow_up", "verify", "verify_group", "grade", "solve"), label)
     )  # fmt: skip
 
 
@@ -88,6 +92,8 @@ def check_backend(kind: type[Backend[Any]], label: str) -> str:
             kind, ("check", "create", "close"), label
         )
     needed = {"get_kind": "get_kind(spec)", "launch": "launch(spec)"}
+    from ludus.sandbox.remote.fleet import RemoteBackend
+
     return _check_defined(kind, RemoteBackend, needed, label) or _check_async(kind, ("launch", "close"), label)
 
 

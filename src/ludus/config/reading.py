@@ -156,11 +156,11 @@ def is_tree(value: Any) -> TypeGuard[Tree]:
 
 
 class Problems:
-    """The problems of some settings, in words. `homes` has the full path of each known setting, by name."""
+    """The problems of some settings, in words. `paths` has the full path of each known setting, by name."""
 
-    def __init__(self, homes: Mapping[str, str]) -> None:
+    def __init__(self, paths: Mapping[str, str]) -> None:
         self.found: list[str] = []
-        self._homes = homes
+        self._paths = paths
         self._sources: dict[str, str] = {}
 
     def note_source(self, layer: Layer) -> None:
@@ -168,12 +168,12 @@ class Problems:
         self._sources.update(dict.fromkeys(_list_paths(layer.tree), layer.source))
 
     def add_unknown(self, section: str, key: str, known: Sequence[str]) -> None:
-        home, place = self._homes.get(key), _join_path(section, key)
-        if home == place:
+        right, given = self._paths.get(key), _join_path(section, key)
+        if right == given:
             hint = f"another {section}.type has it; this one knows {', '.join(known)}"
         else:
-            hint = f"did you mean '{home}'?" if home else _suggest_name(section, key, known)
-        self.found.append(f"{self.locate(place)}: unknown setting; {hint}")
+            hint = f"did you mean '{right}'?" if right else _suggest_name(section, key, known)
+        self.found.append(f"{self.locate(given)}: unknown setting; {hint}")
 
     def add_wrong(self, path: str, kind: Any, value: Any) -> None:
         hint = ' (put it in quotes: "…")' if _is_text(kind) and isinstance(value, int | float) else ""
@@ -321,10 +321,26 @@ def _read_flags(value: Any) -> Any:
 def convert_tree(tree: Mapping[str, Any], kind: type[Any], path: str) -> Any:
     """Convert a checked tree to a Struct. Only its own check (`__post_init__`) can still fail, as a ConfigError."""
     try:
-        return msgspec.convert(tree, kind, strict=False)
+        return _restore_defaults(msgspec.convert(tree, kind, strict=False))
     except msgspec.ValidationError as error:
         message, _, at = str(error).partition(" - at `$.")
         raise ConfigError(f"{at.rstrip('`') or path}: {message}") from None
+
+
+def _restore_defaults(group: Struct) -> Struct:
+    """The settings with the default itself wherever a value equals it. Records leave out a value that is the default
+    *object* (`encoding.canonical`). A resumed run reads its settings, so its values are other objects, and it would
+    write out what its first process left out."""
+    changed: Tree = {}
+    for field in msgspec.structs.fields(type(group)):
+        value = getattr(group, field.name)
+        if isinstance(value, Struct):
+            own = _restore_defaults(value)
+        else:
+            own = field.default if type(value) is type(field.default) and value == field.default else value
+        if own is not value:
+            changed[field.name] = own
+    return msgspec.structs.replace(group, **changed) if changed else group
 
 
 def _join_path(section: str, key: str) -> str:

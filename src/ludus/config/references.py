@@ -37,9 +37,8 @@ from ludus.config.reading import Problems, check_value, convert_tree
 from ludus.env import Env
 from ludus.envs import BUILTIN
 from ludus.errors import ConfigError, LudusError, describe_error, suggest
-from ludus.sandbox.backend import SlotBackend
-from ludus.sandbox.backends import BACKENDS
-from ludus.sandbox.remote.fleet import RemoteBackend
+from ludus.reflact.gate_rules import RULES
+from ludus.sandbox.backends import REFERENCES
 
 if TYPE_CHECKING:
     from ludus.parsers import ReplyParser
@@ -87,7 +86,7 @@ class Seam:
             found = self._find_only(_import_file(Path(name), setting), name, setting)
         elif ":" in name:
             found = load_object(name, setting)
-        elif entry := self._find_installed().get(name):
+        elif entry := self.find_installed().get(name):
             setting = f"{setting} '{name}' (an entry point of the package '{entry.package}')"
             found = load_object(entry.reference, setting)
         else:
@@ -104,18 +103,19 @@ class Seam:
 
     def list_names(self) -> list[str]:
         """Built-in and installed names."""
-        return [*self.builtin, *(name for name in self._find_installed() if name not in self.builtin)]
+        return [*self.builtin, *(name for name in self.find_installed() if name not in self.builtin)]
 
     def knows(self, name: str) -> bool:
         """Whether the name is built in, installed, or has the form of a reference. Imports nothing of the user's."""
-        return name in self.builtin or is_reference(name) or name in self._find_installed()
+        return name in self.builtin or is_reference(name) or name in self.find_installed()
 
     def describe_unknown(self, name: str, setting: str = "", more: Iterable[str] = (), kind: str = "") -> str:
         """The error for an unknown name. `more`: names that are known elsewhere. `kind`: another word for the kind."""
         known = suggest(name, [*more, *self.list_names()])
         return f"{setting or self.setting}: unknown {kind or self.kind} '{name}'; {known} (your own: {self.example})"
 
-    def _find_installed(self) -> dict[str, Installed]:
+    def find_installed(self) -> dict[str, Installed]:
+        """The entry points of installed packages, by name."""
         from importlib.metadata import entry_points  # takes a while, and most names are built in
 
         return {
@@ -184,6 +184,9 @@ def _has_methods(*names: str) -> Callable[[Any], bool]:
 
 
 def _is_backend(found: Any) -> bool:
+    from ludus.sandbox.backend import SlotBackend
+    from ludus.sandbox.remote.fleet import RemoteBackend
+
     return isinstance(found, type) and issubclass(found, SlotBackend | RemoteBackend)
 
 
@@ -236,11 +239,7 @@ GATE = Seam(
     "a function like ludus.reflact.gate.judge, or a class whose instances can be called like it",
     _is_rule,
     "module:name, or a file such as my_rule.py",
-    {
-        "mean": "ludus.reflact.gate:judge",
-        "curtailed": "ludus.reflact.early_gates:Curtailed",
-        "sequential": "ludus.reflact.early_gates:Sequential",
-    },
+    RULES,
     contracts.check_rule,
 )
 MODEL = Seam(
@@ -259,7 +258,7 @@ SANDBOX = Seam(
     "a class derived from SlotBackend (ludus.sandbox.backend) or RemoteBackend (ludus.sandbox.remote.fleet)",
     _is_backend,
     "module:Class, or a file such as my_backend.py",
-    {name: f"{kind.__module__}:{kind.__qualname__}" for name, kind in BACKENDS.items()},
+    REFERENCES,
     contracts.check_backend,
 )
 TOOL = Seam(
@@ -300,7 +299,15 @@ TRACKER = Seam(
     },
     contracts.check_tracker,
 )
-SEAMS = (ENV, PROPOSER, GATE, MODEL, SANDBOX, TOOL, PARSER, HARNESS, TRACKER)
+SOURCE = Seam(
+    "source",
+    "env.name",
+    "ludus.sources",
+    "a class derived from ludus.sources.Source",
+    _has_methods("name_env", "read_settings", "open_agent", "translate"),
+    "an entry point of an installed package",
+)
+SEAMS = (ENV, PROPOSER, GATE, MODEL, SANDBOX, TOOL, PARSER, HARNESS, TRACKER, SOURCE)
 
 
 # ---- environments, parsers ----------------------------------------------------------------------------------------
@@ -385,7 +392,10 @@ def _make_fields(kind: type[Any], parameters: "list[inspect.Parameter]") -> type
 # ---- modules and files --------------------------------------------------------------------------------------------
 
 
-MOVED = {"ludus.compat.skillopt_adapters": "ludus.compat.skillopt.adapters"}
+MOVED = {
+    "ludus.compat.skillopt_adapters": "ludus.compat.skillopt.adapters",
+    "ludus.compat.hermes_env.hermes_file_env": "ludus.compat.hermes_env.file_env",
+}
 """Modules of Ludus that settings of older runs name, and where they are now."""
 
 

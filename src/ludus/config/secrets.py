@@ -6,7 +6,7 @@ settings that hold a secret themselves, as far as their names tell.
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -14,7 +14,6 @@ from urllib.parse import parse_qsl, urlsplit
 from ludus.config.tree import Config, OwnModelSettings
 from ludus.errors import ConfigError
 from ludus.models.server import ServerSettings
-from ludus.models.weights import find_cache
 from ludus.rl.tinker_settings import TinkerSettings
 from ludus.sandbox.backend import BackendSettings
 from ludus.sandbox.backends import BACKENDS
@@ -39,6 +38,36 @@ def list_secrets(config: Config) -> tuple[str, ...]:
     values = [os.environ.get(variable, "").strip() for variable in variables]
     proxies = [urlsplit(_add_scheme(os.environ.get(name, ""))).password or "" for name in _PROXIES]
     return tuple(dict.fromkeys(value for value in (*values, *proxies) if value))
+
+
+def read_variables(config: Config) -> dict[str, str]:
+    """The variables that another process needs for the same settings: those that they name, proxies, and
+    `engine.variables`. Those that are not set are left out.
+
+    Raises:
+        ConfigError: one of `engine.variables` is not set.
+    """
+    for name in config.engine.variables:
+        read_secret(name, "engine.variables")
+    named = [variable for _, variable in _list_variables(config)]
+    names = (*named, *_PROXIES, "NO_PROXY", "no_proxy", *config.engine.variables)
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
+def find_ray_address() -> str:
+    """The cluster that this program was submitted to; empty if it was not."""
+    address = os.environ.get("RAY_ADDRESS", "")
+    return "" if address.startswith("http") else address
+
+
+def refuse_ray_reports() -> None:
+    """Tell Ray to report nothing about its use, unless the user has decided on it."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+
+def set_variables(values: Mapping[str, str]) -> None:
+    """Set variables of this process."""
+    os.environ.update(values)
 
 
 _PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
@@ -174,6 +203,8 @@ def _find_usual_proxy(url: str) -> str:
 
 def find_weights_folder() -> Path:
     """The folder where model weights are kept."""
+    from ludus.models.weights import find_cache
+
     return find_cache(os.environ)
 
 
@@ -183,4 +214,13 @@ def find_agents_folder() -> Path:
         return Path(given).expanduser().absolute()
     if os.geteuid() == 0:
         return Path("/var/cache/ludus/agents")
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ludus" / "agents"
+    return _find_user_cache() / "agents"
+
+
+def find_audits_folder() -> Path:
+    """The folder where results of `ludus audit` are kept."""
+    return _find_user_cache() / "audits"
+
+
+def _find_user_cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ludus"

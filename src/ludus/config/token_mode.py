@@ -10,22 +10,20 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ludus.agent import Policy
 from ludus.config.references import load_parser
 from ludus.config.secrets import find_weights_folder
 from ludus.env import Env
 from ludus.errors import ConfigError
-from ludus.models import Model, StartableModel
-from ludus.models.embedded import EmbeddedSettings
-from ludus.models.ledger import MeteredModel
-from ludus.models.openai import OpenAISettings
+from ludus.models import Model, StartableModel, find_capability
 from ludus.models.server import Endpoint
+from ludus.models.settings import EmbeddedSettings, OpenAISettings
+from ludus.policy import Policy
+from ludus.tokens import find_token_model
 
 if TYPE_CHECKING:
     from ludus.tokens.codec import Codec
     from ludus.tokens.engines import HttpEngine
     from ludus.tokens.render import History
-    from ludus.tokens.token_model import TokenModel
 
 Tell = Callable[[str], None]
 
@@ -37,7 +35,7 @@ def build_server_model(model: OpenAISettings, endpoints: Sequence[Endpoint], tel
 
         return CapturedChatModel(model, *endpoints, tell=tell)
     codec = _build_own_codec(model, model.tokenizer or model.name, section)
-    from ludus.tokens.token_model import TokenModel
+    from ludus.tokens.model import TokenModel
 
     engine = _find_engine(model.engine)(model, *endpoints, tell=tell)
     return TokenModel(engine, codec, name=model.name, price=model.price)
@@ -48,16 +46,17 @@ def build_embedded_model(model: EmbeddedSettings, tell: Tell, section: str) -> M
 
     What is not installed is reported before they are fetched.
     """
-    import ludus.tokens.codec  # noqa: F401  # pyright: ignore[reportUnusedImport]
     from ludus.models.embedded import EmbeddedRuntime, import_engine
     from ludus.models.weights import find_weights
+    from ludus.tokens.token_packages import require_packages
 
+    require_packages("tokenizers", "jinja2")
     import_engine()
     runtime = EmbeddedRuntime(cache=find_weights_folder())
     weights = find_weights(model.weights_path, runtime.cache, tell=tell)
     codec = _build_own_codec(model, weights, section)
     from ludus.tokens.engines.embedded_engine import EmbeddedEngine
-    from ludus.tokens.token_model import TokenModel
+    from ludus.tokens.model import TokenModel
 
     return TokenModel(EmbeddedEngine(msgspec.structs.replace(model, weights=str(weights)), runtime, tell), codec)
 
@@ -71,8 +70,10 @@ def build_codec(
 ) -> "Codec":
     """Tokenizer, template and parser of a model. Errors name the settings of the section."""
     found = load_parser(parser, f"{section}.parser")
-    from ludus.tokens.codec import Codec  # raises a ConfigError that names the missing extra
+    from ludus.tokens.codec import Codec
+    from ludus.tokens.token_packages import require_packages
 
+    require_packages("tokenizers", "jinja2")
     try:
         return Codec.open(tokenizer, found, template=template, history=history)
     except ConfigError as error:
@@ -100,10 +101,10 @@ async def prepare_model(policy: Policy, env: Env, tell: Tell) -> None:
         ConfigError: the settings cannot work, such as a tokenizer of another model or a template that loses tools.
         ModelError: its server does not answer.
     """
-    model = policy.model.model if isinstance(policy.model, MeteredModel) else policy.model
-    if isinstance(model, StartableModel):
-        await model.start()
-    token_model = find_token_model(model)
+    startable = find_capability(policy.model, StartableModel)
+    if startable is not None:
+        await startable.start()
+    token_model = find_token_model(policy.model)
     if token_model is None:
         return
     from ludus.tokens.probe import raise_fatal
@@ -113,13 +114,3 @@ async def prepare_model(policy: Policy, env: Env, tell: Tell) -> None:
     for finding in token_model.findings:
         if finding.level != "info" and (tools or not finding.for_tools):
             tell(f"{finding.level}: {finding.message}")
-
-
-def find_token_model(model: Model) -> "TokenModel | None":
-    """The model in token mode inside a metered model; None if it is not in token mode."""
-    model = model.model if isinstance(model, MeteredModel) else model
-    if not hasattr(model, "codec"):  # without token mode its packages may not be installed
-        return None
-    from ludus.tokens.token_model import TokenModel
-
-    return model if isinstance(model, TokenModel) else None

@@ -10,25 +10,26 @@ from typing import Any
 import msgspec
 from msgspec import field
 
-from ludus.agent import AgentSettings, Limits
+from ludus.agent_settings import AgentSettings
+from ludus.batch_settings import BatchSettings
 from ludus.config.reading import list_types
+from ludus.engines.settings import EngineSettings
 from ludus.env import EnvSettings
-from ludus.gateway.gateway_settings import GatewaySettings
-from ludus.models.anthropic import AnthropicSettings
-from ludus.models.embedded import EmbeddedSettings
+from ludus.gateway.settings import GatewaySettings
 from ludus.models.ledger import RunBudget
-from ludus.models.openai import AzureSettings, OpenAISettings
-from ludus.models.scripted import ScriptedSettings
+from ludus.models.settings import AnthropicSettings, AzureSettings, EmbeddedSettings, OpenAISettings, ScriptedSettings
+from ludus.planning.settings import PlanSettings
+from ludus.policy import RunLimits
 from ludus.reflact.train_settings import DataSettings, TrainSettings
-from ludus.rl.api.api_settings import ApiSettings
 from ludus.rl.grpo_settings import GrpoSettings
-from ludus.rl.rl_settings import RlSettings
+from ludus.rl.server_settings import ApiSettings
+from ludus.rl.settings import RlSettings
 from ludus.rl.tinker_settings import TinkerSettings
 from ludus.rl.worker_settings import ServeSettings
-from ludus.rollout import RunSettings
+from ludus.runner import RunSettings
 from ludus.sandbox.backends import SandboxSettings
 from ludus.settings import Settings
-from ludus.tools.tool_settings import ToolsSettings
+from ludus.tools.settings import ToolsSettings
 from ludus.trackers import TrackingSettings
 from ludus.types import Sampling
 
@@ -70,10 +71,12 @@ class Config(Settings, frozen=True):
     agent: AgentSettings = AgentSettings()
     model: ModelSettings = EmbeddedSettings()
     sampling: Sampling = Sampling()
-    limits: Limits = Limits()
+    limits: RunLimits = RunLimits()
     tools: ToolsSettings = ToolsSettings()
     sandbox: SandboxSettings = SandboxSettings()
     run: RunSettings = RunSettings()
+    batch: BatchSettings = BatchSettings()
+    engine: EngineSettings = EngineSettings()
     budget: RunBudget = RunBudget()
     train: TrainSettings = TrainSettings()
     data: DataSettings = DataSettings()
@@ -87,6 +90,7 @@ class Config(Settings, frozen=True):
     serve: ServeSettings = ServeSettings()
     api: ApiSettings = ApiSettings()
     tracking: TrackingSettings = TrackingSettings()
+    plan: PlanSettings = PlanSettings()
 
 
 SECTIONS: Mapping[str, Any] = {f.name: f.type for f in msgspec.structs.fields(Config) if f.name != "options"}
@@ -95,8 +99,13 @@ CONTENT = "content"
 """A section in the record of a training run: hashes of the files that its settings name. It is not a setting."""
 TRAINING = frozenset({"train", "data", "optimizer"})
 """Sections that only training uses."""
+SHARDS = frozenset({"batch"})
+"""Sections that only `ludus batch` uses."""
 WEIGHTS = frozenset({"rl", "trainer", "serve", "api", "tracking"})
 """Sections that only the training of weights uses. Batches do not record them."""
+
+PLAN = frozenset({"plan"})
+"""The section of a plan. No run records it: it says nothing about what is run."""
 
 
 def _list_changeable() -> Iterator[str]:
@@ -106,5 +115,5 @@ def _list_changeable() -> Iterator[str]:
             yield from (f"{section}.{name}" for name in getattr(option.cls, "may_change", ()))
 
 
-MAY_CHANGE = frozenset({"budget", "gateway", *WEIGHTS, *_list_changeable()})
+MAY_CHANGE = frozenset({"budget", "engine", "gateway", *WEIGHTS, *_list_changeable()})
 """Settings that may change when a run is resumed. They decide how fast and how far it goes, not its results."""

@@ -17,11 +17,11 @@ from typing import Any, ClassVar, cast
 import msgspec
 
 from ludus.env import Env, EnvFacts
+from ludus.envs import bfcl_checks
 from ludus.errors import ConfigError, suggest
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.tools import Tool
 from ludus.types import JsonObject, Rollout, Score, Task, ToolSpec
-from ludus.verify import bfcl_checks
 from ludus.verify.scoring_process import run_scorer
 
 CATEGORIES = (

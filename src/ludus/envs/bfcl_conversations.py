@@ -6,7 +6,7 @@ car) until it replies without a call, and the user makes the next request. After
 right calls leave it, and the agent must have seen what they return. In `multi_turn_miss_func` a function appears only
 after the request that needs it; in `multi_turn_miss_param` the user tells a detail only in the next message.
 
-The scenes and the checks run in scoring processes (`ludus.verify.bfcl_scenes`). Install the package as for `bfcl`, and
+The scenes and the checks run in scoring processes (`ludus.envs.bfcl_scenes`). Install the package as for `bfcl`, and
 `mpmath`, which its calculator needs. Give agents enough turns: `--limits.turns 150` is the most that the leaderboard
 allows for a task of seven requests.
 """
@@ -21,12 +21,12 @@ from typing import ClassVar
 import msgspec
 
 from ludus.env import Env, EnvFacts, FollowUp
+from ludus.envs import bfcl_scenes
 from ludus.envs.bfcl import find_data, join_texts, read_lines, read_rows, translate_schema
 from ludus.errors import ConfigError
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.tools import Tool
 from ludus.types import Call, Completion, Finish, JsonObject, Message, Rollout, Score, Task, ToolSpec, Turn
-from ludus.verify import bfcl_scenes
 from ludus.verify.scoring_process import run_scorer
 
 CATEGORIES = ("multi_turn_base", "multi_turn_miss_func", "multi_turn_miss_param", "multi_turn_long_context")

@@ -27,12 +27,12 @@ import msgspec
 from msgspec import Struct, field
 
 from ludus.env import Env, EnvFacts
+from ludus.envs.bats import run_bats
+from ludus.envs.sqlite_tests import run_sqlite_tests
 from ludus.errors import ConfigError, SetupError
 from ludus.sandbox import Sandbox
 from ludus.types import Positive, Rollout, Score, Task
-from ludus.verify.bats import run_bats
 from ludus.verify.pytest import run_tests
-from ludus.verify.sqlite_tests import run_sqlite_tests
 
 TRACKS: Mapping[str, tuple[str, str]] = {
     ".py": ("python", "python3"),

@@ -5,20 +5,23 @@ The forms of the folders are in `task_folders.py`. The agent works in a slot who
 engine for slots of this host, or by the backend. Tasks whose image cannot be made are skipped, with the reason.
 
 A rollout is judged in a fresh slot of the same image, into which the agent's changes are copied: no processes, nothing
-at /tests, /logs or /solution, no link that leads there, no file that a shell, Python, pip or uv reads when it starts,
-and, unless `system_changes` is `keep`, no change of the folders with programs and libraries. So bash, pytest and uv are
-the image's, whatever the agent did to them. Only then are the tests copied. The score of a Harbor task is what its
-script writes to /logs/verifier; of the others, what pytest reports. An exit code never is one.
+at /tests, /logs or /solution, no link that leads there, and nothing that the verifier's own programs would load
+(`verifier_files.py`), unless the task needs it: what the reference solution changes is recorded when it is run, by
+`ludus validate` or when it is first asked for, and arrives. Only then are the tests copied. The score of a Harbor task
+is what its script writes to /logs/verifier; of the others, what pytest reports. An exit code never is one.
 
-What remains: the script runs the agent's programs as the same user, if it runs them at all. A program that is written
-for it can do what the script can. And with `keep`, the agent may have replaced any program.
+A score that pays is checked with controls (`harbor_controls.py`). What remains: the script runs the agent's programs as
+the same user, if it runs them at all. A program that is written for these very tests can do what the script can.
 """
 
+import asyncio
 import importlib.util
 import os
+import re
 import shutil
 import stat
 from collections.abc import Iterator, Mapping
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from shlex import quote
@@ -27,35 +30,31 @@ from typing import Any, ClassVar, Literal, Self
 import msgspec
 
 from ludus.env import Env, EnvFacts
-from ludus.envs.task_folders import TaskFolder, read_task_folder, read_task_folders
+from ludus.envs.harbor_controls import find_evidence
+from ludus.envs.pytest_script import offer_pytest, run_script
+from ludus.envs.rewards import read_reward
+from ludus.envs.task_folders import TaskFolder, list_task_files, read_task_folder, read_task_folders
+from ludus.envs.task_needs import read_facts, read_needs, write_needs
+from ludus.envs.verifier_files import Needs, describe_loaded, find_loaded, list_guarded
 from ludus.errors import ConfigError, VerifierError
 from ludus.sandbox import WORKSPACE, ExecResult, ImageSpec, ImageSupport, Sandbox, SandboxSpec
+from ludus.sandbox.agent_files import list_changes
+from ludus.sandbox.archive import ArchiveEntry, make_archive
+from ludus.sandbox.file_tree import CollectedFiles, Protection
+from ludus.sandbox.limits import explain_exit
 from ludus.sandbox.local.root_images import HOST, find_problem
 from ludus.types import Rollout, Score, Task
+from ludus.verify.control_tests import add_controls, make_failing
 from ludus.verify.pytest import run_tests
-from ludus.verify.pytest_script import offer_pytest, run_script
-from ludus.verify.rewards import read_reward
 
 LOGS = "/logs/verifier"
-_SYSTEM = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "opt/ludus", "etc/ld.so.*", "etc/alternatives")
-_STARTUP = (
-    *("etc/profile", "etc/profile.d", "etc/bash.bashrc", "etc/environment", "etc/pip.conf", "etc/python*", "etc/uv"),
-    *(".dockerenv", "pytest.ini", "tox.ini", "setup.cfg", "pyproject.toml", "conftest.py"),  # of / itself
-    *(f"{home}/{name}" for home in ("root", "home/*") for name in (
-        ".bash*", ".profile", ".pydistutils.cfg", ".pip", ".config/pip", ".config/uv", ".cache/uv", ".local/bin",
-        ".local/lib/python*", ".local/share/uv", ".cargo",
-    )),
-)  # fmt: skip
-"""What a shell, Python, pip, uv or pytest reads when it starts, unless it is told not to."""
-_MODULES = (
-    *("*/sitecustomize.py", "*/usercustomize.py"),
-    *(f"{folder}/{name}" for folder in ("app", "workspace", "root", "home/user") for name in ("pytest.py", "pytest")),
-)
-"""Modules that would be imported instead of Python's or pytest's own."""
+_STOPS_EARLY = re.compile(r"(?<!\S)(?:-\w*x\w*|--exitfirst|--maxfail\S*)(?!\S)")
+"""Arguments with which pytest runs no test after one that fails, as controls do."""
 _BINARIES = "/run/ludus/uv"
 _OUTPUT_CHARS = 1500
 _READ_BYTES = 65_536
 _DISK_MB = 4096
+_SOLVE_SECONDS = 900.0
 
 
 class Harbor(Env, frozen=True):
@@ -84,9 +83,14 @@ class Harbor(Env, frozen=True):
     """For slots of `bwrap`: build or pull the images with this container engine, any Dockerfile and any base. Empty:
     Dockerfiles are replayed, without an engine. Other backends make the images themselves: leave it empty, and it
     becomes `backend` (they build and pull) or `registry` (they only pull by name)."""
-    system_changes: Literal["drop", "keep"] = "drop"
-    """Whether the verifier sees what the agent changed in folders of programs and libraries (/usr, /bin, /lib …).
-    `keep` is for tasks that install software; then the agent can also replace the verifier's programs."""
+    system_changes: Literal["drop", "suspect", "keep"] = "drop"
+    """What becomes of changes that the verifier's own programs would load, beyond those of the task's reference
+    solution (`ludus validate` records them): programs, libraries, modules and settings. `drop`: the verifier does not
+    see them. `suspect`: it does, and a rollout that is paid is recorded as suspect. `keep`: it sees changes in folders
+    of programs and libraries (/usr, /bin, /lib …), for tasks that install software and have no reference solution;
+    then the agent can also replace the verifier's programs."""
+    controls: bool = True
+    """Verify what is paid once more, with tests that must fail and with a script whose reward is known."""
     cache: str = ""
     """The folder for images that are made without an engine; empty: /var/cache/ludus/images for root, else
     ~/.cache/ludus/images."""
@@ -105,19 +109,17 @@ class Harbor(Env, frozen=True):
         found = {task.id: task.skip or self._find_obstacle(task) for task in self._read_folders(split)}
         return {id: reason for id, reason in found.items() if reason}
 
-    def slot(self, task: Task) -> SandboxSpec:
-        folder, spec = self._find_folder(task), super().slot(task)
-        default = Harbor.sandbox
-        assert default is not None
-        memory = folder.memory_mb if spec.memory_mb == default.memory_mb else None
-        disk = folder.storage_mb if spec.disk_mb == default.disk_mb else None
+    def slot(self, task: Task, default: SandboxSpec) -> SandboxSpec:
+        folder, own = self._find_folder(task), self.sandbox
+        memory = folder.memory_mb if own and default.memory_mb == own.memory_mb else None
+        disk = folder.storage_mb if own and default.disk_mb == own.disk_mb else None
         return msgspec.structs.replace(
-            spec,
+            default,
             image=self._make_image(folder),
-            memory_mb=memory or spec.memory_mb,
-            disk_mb=min(disk or spec.disk_mb, _DISK_MB),
-            env=(*spec.env, *folder.env.items()),
-            caches=(*spec.caches, *self._offer_uv()),
+            memory_mb=memory or default.memory_mb,
+            disk_mb=min(disk or default.disk_mb, _DISK_MB),
+            env=(*default.env, *folder.env.items()),
+            caches=(*default.caches, *self._offer_uv()),
         )
 
     def use_images(self, support: ImageSupport) -> Self:
@@ -127,8 +129,38 @@ class Harbor(Env, frozen=True):
             raise ConfigError(f"env.engine '{self.engine}' is for backends that make images themselves: leave it empty")
         return self
 
-    def list_protected(self) -> tuple[str, ...]:
-        return (*_STARTUP, *_MODULES, *(_SYSTEM if self.system_changes == "drop" else ()))
+    async def protect(self, task: Task, files: CollectedFiles, box: Sandbox) -> Protection:
+        folder = self._find_folder(task)
+        facts = await read_facts(box, files.entries, folder.tests)
+        find = partial(find_loaded, system=self.system_changes != "keep")
+        needs = read_needs(self.cache, folder)
+        found = find(files.entries, facts, needs, folder.instruction)
+        if found and not needs.is_known and folder.solution is not None:
+            needs = await self._learn_needs(task, folder, box)
+            found = find(files.entries, facts, needs, folder.instruction)
+        if self.system_changes == "suspect":
+            return Protection(suspect=describe_loaded(found))
+        return Protection(dropped=frozenset(found), folders=list_guarded(facts))
+
+    async def _learn_needs(self, task: Task, folder: TaskFolder, box: Sandbox) -> Needs:
+        """Run the reference solution in a slot that no agent has touched, and make the slot as it was. Its changes are
+        recorded, so this is done once for a task."""
+        try:
+            async with asyncio.timeout(_SOLVE_SECONDS):
+                await self.solve(task, box)
+        except TimeoutError:
+            write_needs(self.cache, folder, ())
+        await box.reset()
+        await self.setup(task, box)
+        return read_needs(self.cache, folder)
+
+    async def find_forgery(self, rollout: Rollout, box: Sandbox) -> tuple[str, ...]:
+        folder = self._find_folder(rollout.task)
+        if not self.controls or folder.form != "harbor" or rollout.score is None:
+            return ()
+        is_changed = await _fail_own_tests(box)
+        run = partial(_run_control, folder, box)
+        return await find_evidence(folder, rollout.score.value, run, is_changed=is_changed)
 
     async def setup(self, task: Task, box: Sandbox) -> None:
         """The image has everything. The folders are made so that an agent's link in their place is not copied."""
@@ -156,7 +188,8 @@ class Harbor(Env, frozen=True):
         script = f"{target}/{'solve.sh' if source.is_dir() else source.name}"
         done = await box.exec(f"bash {script}", env=dict(folder.solution_env), cwd=WORKSPACE, timeout=3600, stdin=b"")
         await box.exec(f"rm -rf {target}")
-        return f"The solution ended with exit code {done.exit_code}. {_show_end(done)}"
+        write_needs(self.cache, folder, await list_changes(box))
+        return f"The solution ended with {explain_exit(done.exit_code, box.spec)}. {_show_end(done)}"
 
     # ---- folders --------------------------------------------------------------------------------------------------
 
@@ -264,19 +297,59 @@ async def _score(folder: TaskFolder, box: Sandbox) -> Score:
     if folder.tests.is_dir():
         await box.upload(folder.tests, "/tests")
     if folder.form == "harbor":
-        return await _run_harbor(folder, box)
+        return read_reward(*await _run_harbor(folder, box))
     if folder.script is None:
         tests = {path.relative_to(folder.tests).as_posix(): path.read_text() for path in folder.tests.rglob("*.py")}
         return await run_tests(box, tests, seconds=folder.test_seconds)
     await box.upload(folder.script, "/tests/run-tests.sh")
+    script = folder.script.read_text(errors="replace")
     sources = {path.name: path.read_text(encoding="utf-8") for path in folder.tests.glob("test_*.py")}
+    tests, added = add_controls({} if _STOPS_EARLY.search(script) else sources)
+    for name, text in tests.items():
+        await box.write(f"/tests/{name}", text.encode())
     return await run_script(
-        box, "bash /tests/run-tests.sh", sources, env=dict(folder.test_env), seconds=folder.test_seconds
+        box,
+        "bash /tests/run-tests.sh",
+        sources,
+        env=dict(folder.test_env),
+        seconds=folder.test_seconds,
+        script=script,
+        controls=added,
     )
 
 
-async def _run_harbor(folder: TaskFolder, box: Sandbox) -> Score:
-    variables = await offer_pytest(box) if _mentions_pytest(folder.tests) else {}
+async def _fail_own_tests(box: Sandbox) -> bool:
+    """Change the tests that the image has in its working folder, where a script may run them, so that they must fail.
+    False if there are none."""
+    find = "find tests test -type f '(' -name 'test_*.py' -o -name '*_test.py' ')' -size -256k 2>/dev/null | head -100"
+    paths = (await box.exec(find, cwd=WORKSPACE)).stdout.decode(errors="replace").splitlines()
+    is_changed = False
+    for path in paths:
+        try:
+            text = make_failing((await box.read(f"{WORKSPACE}/{path}")).decode())
+        except (OSError, ValueError, SyntaxError):
+            continue
+        if text:
+            await box.write(f"{WORKSPACE}/{path}", text.encode())
+            is_changed = True
+    return is_changed
+
+
+async def _run_control(folder: TaskFolder, box: Sandbox, tests: Mapping[str, bytes]) -> str:
+    """The reward that the script writes with other tests in place of the task's; empty if it writes none."""
+    await _prepare_folders(box)
+    await _link_uv(box)
+    await box.unpack(make_archive(ArchiveEntry(path, 0o755, data=data) for path, data in tests.items()), "/tests")
+    try:
+        return (await _run_harbor(folder, box))[0]
+    except VerifierError:
+        return ""
+
+
+async def _run_harbor(folder: TaskFolder, box: Sandbox) -> tuple[str, str]:
+    """Run the script. Returns the reward that it has written, and the end of its output."""
+    script = _read_scripts(folder.tests)
+    variables = await offer_pytest(box, script) if "pytest" in script else {}
     done = await box.exec(
         "bash /tests/test.sh",
         env={"PYTHONNOUSERSITE": "1", **variables, **folder.test_env},
@@ -291,15 +364,18 @@ async def _run_harbor(folder: TaskFolder, box: Sandbox) -> Score:
         path = f"{LOGS}/{name}"
         if (await box.exec(f"[ -f {quote(path)} ] && [ ! -L {quote(path)} ]")).exit_code == 0:
             text = (await box.read(path, max_bytes=_READ_BYTES)).decode(errors="replace")
-            return read_reward(text, _show_end(done))
+            return text, _show_end(done)
     raise VerifierError(
-        f"tests/test.sh wrote no {LOGS}/reward.txt (exit code {done.exit_code}). If it fetches something, allow the "
-        f"network: --sandbox.network true. {_show_end(done)}"
+        f"tests/test.sh wrote no {LOGS}/reward.txt ({explain_exit(done.exit_code, box.spec)}). If it fetches "
+        f"something, allow the network: --sandbox.network true. {_show_end(done)}"
     )
 
 
-def _mentions_pytest(tests: Path) -> bool:
-    return any(b"pytest" in path.read_bytes() for path in tests.rglob("*.sh"))
+def _read_scripts(tests: Path) -> str:
+    """What the tests have of scripts, and of lists of packages."""
+    return "\n".join(
+        path.read_text(errors="replace") for path in list_task_files(tests) if path.suffix in (".sh", ".txt")
+    )
 
 
 def _show_end(done: ExecResult) -> str:

@@ -18,7 +18,7 @@ from ludus.env import Env, EnvFacts
 from ludus.envs.dataset import DataRow, give_ids, load_bundled, load_rows
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.types import Rollout, Score, Task
-from ludus.verify.grading import Criterion, Grader
+from ludus.verify.grading import Criterion, Judges
 
 
 class JudgedItem(Struct, frozen=True):
@@ -43,7 +43,7 @@ class Judged(Env, frozen=True):
         speed="that of the judge",
     )
     sandbox: ClassVar[SandboxSpec | None] = None
-    grader: ClassVar[Grader | None] = Grader()
+    graded: ClassVar[bool] = True
 
     path: str = ""
     """A file or folder of tasks with `prompt` and `rubric`, or `hub:<dataset>`; empty: the bundled tasks."""
@@ -61,11 +61,10 @@ class Judged(Env, frozen=True):
             answer = {"rubric": rubric, "reference": item.reference}
             yield Task(id=id, prompt=item.prompt, split=split, kind=item.kind, answer=answer)
 
-    async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
-        assert self.grader is not None
+    async def grade(self, rollout: Rollout, box: Sandbox | None, judges: Judges) -> Score:
         answer = rollout.task.answer
         rubric = msgspec.convert(answer["rubric"], tuple[Criterion, ...])
-        return await self.grader.grade(
+        return await judges.grade(
             rollout.task.prompt, rubric, rollout.answer, reference=answer["reference"], pass_mark=self.pass_mark
         )
 

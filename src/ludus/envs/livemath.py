@@ -2,7 +2,7 @@
 
 Rows have `question`, `choices` (objects with `label` and `text`), `correct_choice`, `theorem_type`, and `id`, or
 `month` and `no`. Files are `qa_<month>_final.json` (the id is then `<month>:<no>`), or a folder of them for each split.
-The order of the choices is drawn from the seed and the id, and labels are given anew, so that the position says
+The order of the choices is sampled from the seed and the id, and labels are given anew, so that the position says
 nothing.
 """
 
@@ -63,7 +63,7 @@ class LiveMathematicianBench(Env, frozen=True):
     path: str = ""
     """A file or folder with the questions."""
     shuffle_choices: bool = True
-    """Draw the order of the choices."""
+    """Sample the order of the choices."""
     seed: int = 0
     """The seed of the order."""
     use_theorem: bool = False

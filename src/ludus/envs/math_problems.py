@@ -13,9 +13,9 @@ from msgspec import Struct
 
 from ludus.env import Env, EnvFacts
 from ludus.envs.dataset import DataRow, give_ids, load_bundled, load_rows
+from ludus.envs.math_answers import compare_expressions, find_boxed, require_math_verify
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.types import Rollout, Score, Task
-from ludus.verify.math_answers import compare_expressions, find_boxed, require_math_verify
 
 BUNDLED = {"train": slice(0, 8), "test": slice(8, 12)}
 
@@ -65,7 +65,7 @@ class MathProblems(Env, frozen=True):
             yield Task(id=id, prompt=item.prompt, split=split, kind=item.subject or item.type, answer=answer)
 
     async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
-        return await compare_expressions(rollout.task.answer, rollout.answer)
+        return await compare_expressions(rollout.task.answer, rollout.answer, problem=rollout.task.prompt)
 
     async def solve(self, task: Task, box: Sandbox | None) -> str:
         return f"\\boxed{{{task.answer}}}"

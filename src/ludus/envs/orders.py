@@ -1,8 +1,8 @@
 """Orders into records: "Please send 83 blue lamps to the store." becomes `lamps|blue|83`.
 
 The smallest task that a skill can be trained on. The system text says the form in words, but a small model keeps
-chatting until it has seen example records. Tasks are drawn from a seed, phrasing by phrasing. Phrasings and colors are
-the same in every split; the things are not, so no record of one split is in another.
+chatting until it has seen example records. Tasks are sampled from a seed, phrasing by phrasing. Phrasings and colors
+are the same in every split; the things are not, so no record of one split is in another.
 """
 
 from collections.abc import Iterator

@@ -18,11 +18,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ludus.env import Env, EnvFacts
+from ludus.envs import workbooks
 from ludus.envs.dataset import DataRow, give_ids, load_rows, require_path
 from ludus.errors import ConfigError
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.types import Rollout, Score, Task
-from ludus.verify import workbooks
 from ludus.verify.scoring_process import run_scorer
 
 PACKAGES = "/opt/ludus-spreadsheets"
@@ -93,14 +93,13 @@ class SpreadsheetBench(Env, frozen=True):
                 },
             )
 
-    def slot(self, task: Task) -> SandboxSpec:
+    def slot(self, task: Task, default: SandboxSpec) -> SandboxSpec:
         """The slot sees the packages that the program needs."""
-        assert self.sandbox is not None
         found = [(name, find_spec(name)) for name in ("openpyxl", "et_xmlfile")]
         folders = [(name, Path(spec.origin).parent) for name, spec in found if spec and spec.origin]
         caches = tuple((str(folder), f"{PACKAGES}/{name}") for name, folder in folders)
-        own = (*self.sandbox.env, ("PYTHONPATH", PACKAGES))
-        return replace(self.sandbox, caches=(*self.sandbox.caches, *caches), env=own)
+        own = (*default.env, ("PYTHONPATH", PACKAGES))
+        return replace(default, caches=(*default.caches, *caches), env=own)
 
     async def setup(self, task: Task, box: Sandbox) -> None:
         await box.write("input.xlsx", _read(task.answer["cases"][0][0]))

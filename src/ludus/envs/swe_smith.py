@@ -41,11 +41,11 @@ from ludus.envs.repositories import (
     make_start,
     read_tests,
 )
+from ludus.envs.repository_tests import run_repository_tests
 from ludus.errors import SetupError
 from ludus.sandbox import WORKSPACE, Sandbox, SandboxSpec
 from ludus.types import Positive, Rollout, Score, Task, Whole
 from ludus.verify.pytest import place_pytest
-from ludus.verify.repository_tests import run_repository_tests
 
 BUNDLED_TRAIN = 2
 WHEELS = "/wheels"
@@ -109,7 +109,7 @@ class SweSmithOracle(Env, frozen=True):
     max_items: Whole = 0
     """Use only this many tasks; 0: all."""
     shuffle: bool = True
-    """Whether the order of the tasks is drawn from `seed`."""
+    """Whether the order of the tasks is sampled from `seed`."""
     seed: int = 0
     """The seed of that order."""
     python_only: bool = True
@@ -149,11 +149,10 @@ class SweSmithOracle(Env, frozen=True):
     async def prepare(self, task: Task) -> None:
         await self._make_start(task)
 
-    def slot(self, task: Task) -> SandboxSpec:
-        assert self.sandbox is not None
+    def slot(self, task: Task, default: SandboxSpec) -> SandboxSpec:
         base = self._locate_start(_read_answer(task).start)
         wheels = ((str(Path(self.wheels).expanduser().absolute()), WHEELS),) if self.wheels else ()
-        return msgspec.structs.replace(self.sandbox, base=(str(base),), caches=(*self.sandbox.caches, *wheels))
+        return msgspec.structs.replace(default, base=(str(base),), caches=(*default.caches, *wheels))
 
     async def setup(self, task: Task, box: Sandbox) -> None:
         name = _read_answer(task).start.name

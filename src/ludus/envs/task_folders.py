@@ -63,17 +63,18 @@ class TaskFolder(Struct, frozen=True, kw_only=True):
         """A hash of everything that decides the score: a changed task is another task."""
         digest = hashlib.sha256()
         parts = (self.build, self.tests, self.script, self.folder / "task.toml", self.folder / "task.yaml")
-        for path in sorted({each for part in parts if part is not None for each in _list_files(part)}):
+        for path in sorted({each for part in parts if part is not None for each in list_task_files(part)}):
             digest.update(path.relative_to(self.folder).as_posix().encode(errors="surrogateescape") + b"\0")
             digest.update(hashlib.sha256(path.read_bytes()).digest())
         return digest.hexdigest()[:16]
 
 
-def _list_files(path: Path) -> Iterator[Path]:
+def list_task_files(path: Path) -> Iterator[Path]:
+    """The files of a folder and its folders, in the order of their names; or the one file."""
     if path.is_file():
         yield path
     elif path.is_dir():
-        yield from (each for each in path.rglob("*") if each.is_file())
+        yield from (each for each in sorted(path.rglob("*")) if each.is_file())
 
 
 # ---- finding ------------------------------------------------------------------------------------------------------

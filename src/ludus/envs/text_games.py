@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
+from ludus.envs import game_play
 from ludus.tools import Tool, tool
 from ludus.types import Rollout, Score
-from ludus.verify import game_play
 from ludus.verify.scoring_process import run_scorer, run_scorer_now
 
 SECONDS = 60.0

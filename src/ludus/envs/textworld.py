@@ -9,12 +9,12 @@ from importlib.util import find_spec
 from typing import ClassVar
 
 from ludus.env import Env, EnvFacts
+from ludus.envs import game_play
 from ludus.envs.text_games import begin_game, describe_state, judge_game, make_act_tool, write_commands
 from ludus.errors import ConfigError
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.tools import Tool
 from ludus.types import Count, Rollout, Score, Task
-from ludus.verify import game_play
 from ludus.verify.scoring_process import run_scorer_now
 
 SPLITS = ("train", "validation", "test")

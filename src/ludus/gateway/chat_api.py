@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from ludus.chat_form import FINISH_NAMES, ROLES, read_arguments, write_call
 from ludus.gateway.custom_tools import make_custom_tool, read_custom_input, write_custom_arguments
 from ludus.gateway.dialect import (
     Answer,
@@ -23,7 +24,7 @@ from ludus.gateway.dialect import (
     write_event,
 )
 from ludus.models.reply_pieces import Piece
-from ludus.types import Call, Completion, Finish, JsonObject, Message, Reasoning, Role, Sampling, ToolSpec, Usage
+from ludus.types import Call, Completion, JsonObject, Message, Reasoning, Sampling, ToolSpec, Usage
 
 # ---- requests -----------------------------------------------------------------------------------------------------
 
@@ -195,7 +196,7 @@ def read(body: bytes, cache: ReadCache) -> ParsedRequest:
     offered = cache.get(read_tools, bytes(wire.tools)) if wire.tools else ChatTools()
     choice, tools = read_choice(wire.tool_choice, offered.specs)
     return ParsedRequest(
-        [read_message(message, f"messages[{index}]") for index, message in enumerate(wire.messages)],
+        [_read_message(message, index) for index, message in enumerate(wire.messages)],
         tools,
         _read_sampling(wire, choice),
         n=read_n(wire.n),
@@ -267,30 +268,20 @@ def read_choice(choice: Any, tools: tuple[ToolSpec, ...]) -> tuple[Any, tuple[To
     raise BadRequest(f"tool_choice: expected 'auto', 'required', 'none' or a tool, got {choice!r}")
 
 
-_ROLES: dict[str, Role] = {
-    "system": "system",
-    "developer": "system",
-    "user": "user",
-    "assistant": "assistant",
-    "tool": "tool",
-    "function": "tool",
-}
-
-
-def read_message(wire: _Message, where: str) -> Message:
-    role = _ROLES.get(wire.role)
+def _read_message(wire: _Message, index: int) -> Message:
+    role = ROLES.get(wire.role)
     if role is None:
-        raise BadRequest(f"{where}.role: '{wire.role}' is none of {', '.join(_ROLES)}")
+        raise BadRequest(f"messages[{index}].role: '{wire.role}' is none of {', '.join(ROLES)}")
     content, images = wire.content, ()
     if not isinstance(content, str):
-        content, images = read_content(content, f"{where}.content")
+        content, images = read_content(content, f"messages[{index}].content")
     if images and role not in ("user", "tool"):
-        raise BadRequest(f"{where}.content: only messages of users and tools may have pictures")
+        raise BadRequest(f"messages[{index}].content: only messages of users and tools may have pictures")
     if role == "tool":
         return Message("tool", content, call_id=wire.tool_call_id or "", images=images)
     if role != "assistant":
         return Message(role, content, images=images)
-    calls = tuple(_read_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(wire.tool_calls or ()))
+    calls = () if wire.tool_calls is None else _read_calls(wire.tool_calls, index)
     reasoning = None
     if wire.reasoning_content:
         reasoning = Reasoning(wire.reasoning_content, "reasoning_content")
@@ -299,26 +290,19 @@ def read_message(wire: _Message, where: str) -> Message:
     return Message(role, content, calls, reasoning=reasoning)
 
 
-def _read_call(wire: _Call, where: str) -> Call:
-    if wire.custom is not None:
-        return Call(wire.id, wire.custom.name, write_custom_arguments(wire.custom.input))
-    if wire.function is None:
-        raise BadRequest(f"{where}.function: this field is needed")
-    arguments = wire.function.arguments
-    if not isinstance(arguments, str):
-        arguments = "" if arguments is None else msgspec.json.encode(arguments).decode()
-    return Call(wire.id, wire.function.name, arguments)
+def _read_calls(wire: list[_Call], index: int) -> tuple[Call, ...]:
+    calls: list[Call] = []
+    for place, call in enumerate(wire):
+        if call.custom is not None:
+            calls.append(Call(call.id, call.custom.name, write_custom_arguments(call.custom.input)))
+        elif call.function is not None:
+            calls.append(Call(call.id, call.function.name, read_arguments(call.function.arguments)))
+        else:
+            raise BadRequest(f"messages[{index}].tool_calls[{place}].function: this field is needed")
+    return tuple(calls)
 
 
 # ---- replies ------------------------------------------------------------------------------------------------------
-
-_FINISH = {
-    Finish.STOP: "stop",
-    Finish.CALLS: "tool_calls",
-    Finish.LENGTH: "length",
-    Finish.FILTER: "content_filter",
-    Finish.OTHER: "stop",
-}
 
 
 class _OutChoice(Struct, gc=False):
@@ -356,7 +340,7 @@ def write(answer: Answer) -> bytes:
         _OutChoice(
             index,
             _write_message(completion.message, answer.request),
-            _FINISH[completion.finish],
+            FINISH_NAMES[completion.finish],
             _get_logprobs(answer, index),
         )
         for index, completion in enumerate(answer.completions)
@@ -382,15 +366,15 @@ def _write_message(message: Message, request: ParsedRequest) -> JsonObject:
 def _write_call(call: Call, kinds: Mapping[str, str]) -> JsonObject:
     if call.name in kinds:
         return {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": read_custom_input(call)}}
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+    return write_call(call.id, call.name, call.arguments)
 
 
 def write_usage(completions: Any) -> _OutUsage:
     """The usage of an answer. Several replies share one prompt, which counts once."""
     many: list[Completion] = list(completions)
     first = many[0].usage if many else Usage()
-    drawn = sum(completion.usage.completion_tokens for completion in many)
-    return _OutUsage(first.prompt_tokens, drawn, first.prompt_tokens + drawn, _OutCached(first.cached_tokens))
+    sampled = sum(completion.usage.completion_tokens for completion in many)
+    return _OutUsage(first.prompt_tokens, sampled, first.prompt_tokens + sampled, _OutCached(first.cached_tokens))
 
 
 class ChatStream(StreamWriter):
@@ -443,7 +427,7 @@ class ChatStream(StreamWriter):
                 out.append(self._write_delta(index, b'{"tool_calls":[%b]}' % _encode(wire)))
         logprobs = _get_logprobs(self.answer, index)
         shown = b"" if logprobs is None else b',"logprobs":%b' % _encode(logprobs)
-        finish = _FINISH[completion.finish].encode()
+        finish = FINISH_NAMES[completion.finish].encode()
         out.append(b'%b{"index":%d,"delta":{}%b,"finish_reason":"%b"}]}\n\n' % (self._head, index, shown, finish))
 
     def _end(self, out: list[bytes]) -> None:
@@ -458,8 +442,7 @@ _ROLE_DELTA = b'{"role":"assistant","content":""}'
 def _write_call_delta(piece: Piece) -> JsonObject:
     if not piece.name:
         return {"index": piece.call, "function": {"arguments": piece.arguments}}
-    function = {"name": piece.name, "arguments": piece.arguments}
-    return {"index": piece.call, "id": piece.id, "type": "function", "function": function}
+    return {"index": piece.call, **write_call(piece.id, piece.name, piece.arguments)}
 
 
 # ---- errors -------------------------------------------------------------------------------------------------------

@@ -4,10 +4,9 @@ No other API and no chat template knows them. So they are offered to the model a
 of them are written back as the client's API writes them.
 """
 
-from typing import cast
-
 import msgspec
 
+from ludus.chat_form import decode_arguments
 from ludus.types import Call, JsonObject, ToolSpec
 
 _PARAMETERS: JsonObject = {
@@ -31,14 +30,5 @@ def write_custom_arguments(text: str) -> str:
 
 def read_custom_input(call: Call) -> str:
     """The input of a call. If the arguments have another form, they are the input."""
-    value = read_arguments(call).get("input")
+    value = (decode_arguments(call.arguments) or {}).get("input")
     return value if isinstance(value, str) else call.arguments
-
-
-def read_arguments(call: Call) -> JsonObject:
-    """The arguments of a call; empty if they are no JSON object."""
-    try:
-        value = msgspec.json.decode(call.arguments)
-    except (ValueError, RecursionError):
-        return {}
-    return cast(JsonObject, value) if isinstance(value, dict) else {}

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, TypeVar, cast
 import msgspec
 from msgspec import Struct
 
+from ludus.chat_form import get_image_url
 from ludus.images import describe_bad_url
 from ludus.models.reply_pieces import Piece
 from ludus.types import Completion, Image, Message, Sampling, ToolSpec
@@ -220,7 +221,8 @@ def read_content(content: Any, where: str, kinds: Collection[str] = ("text",)) -
     for index, part in enumerate(cast(list[Any], content)):
         place = f"{where}[{index}]"
         if isinstance(part, dict) and cast(dict[str, Any], part).get("type") in _IMAGE_PARTS:
-            images.append(Image(_read_image(cast(dict[str, Any], part), place), len(text)))
+            url = check_image(get_image_url(cast(dict[str, Any], part)), f"{place}.image_url")
+            images.append(Image(url, len(text)))
         else:
             text += _read_part(part, place, kinds)
     return text, tuple(images)
@@ -228,12 +230,6 @@ def read_content(content: Any, where: str, kinds: Collection[str] = ("text",)) -
 
 _IMAGE_PARTS = ("image_url", "input_image")
 """Pictures in the chat API and in the responses API."""
-
-
-def _read_image(part: dict[str, Any], where: str) -> str:
-    value: Any = part.get("image_url")
-    url: Any = cast(dict[str, Any], value).get("url") if isinstance(value, dict) else value
-    return check_image(url, f"{where}.image_url")
 
 
 def check_image(url: Any, where: str) -> str:
@@ -357,7 +353,7 @@ class CallOrder:
 
 
 class StreamWriter(ABC):
-    """Writes an answer as server-sent events while its replies are drawn. `start` comes first, then any number of
+    """Writes an answer as server-sent events while its replies are sampled. `start` comes first, then any number of
     `write` and `ping`, at the end `finish` or `fail`. All return bytes to send."""
 
     overlap: ClassVar[bool] = True

@@ -2,7 +2,7 @@
 
 The status and the first events are sent with the first piece of a reply, or after `FIRST_SIGN` seconds without one. An
 error before that has a status of its own; later it is an event. A stream that is silent for a while gets a ping. If the
-client goes away, its draws end: whatever was drawn until then is recorded.
+client goes away, its samples end: whatever was sampled until then is recorded.
 """
 
 import asyncio
@@ -10,8 +10,8 @@ import time
 from collections.abc import Sequence
 
 from ludus.gateway.dialect import Answer, ErrorReply, StreamWriter
-from ludus.gateway.http_server import EVENTS, Responder
-from ludus.models.reply_pieces import Drawing, Piece
+from ludus.http_server import EVENTS, Responder
+from ludus.models.reply_pieces import Piece, PieceStream
 
 FIRST_SIGN = 0.25
 """Seconds after which a stream begins without a piece. Errors of the request itself come earlier."""
@@ -23,7 +23,7 @@ class LiveStream:
     Parts that come in the same moment are sent together: a short reply costs one system call, as without a stream.
     """
 
-    __slots__ = ("_draws", "_loop", "_responder", "_seen", "_waiting", "_writer")
+    __slots__ = ("_loop", "_responder", "_samples", "_seen", "_waiting", "_writer")
 
     def __init__(self, responder: Responder, writer: StreamWriter) -> None:
         self._responder = responder
@@ -33,20 +33,20 @@ class LiveStream:
         """Parts that are not sent yet."""
         self._seen = time.monotonic()
         """When the client last got something."""
-        self._draws: list[tuple[asyncio.Task[object], Drawing]] = []
+        self._samples: list[tuple[asyncio.Task[object], PieceStream]] = []
         responder.on_lost = self._abandon
 
-    def open_drawing(self, index: int, *, wants_logprobs: bool = False) -> Drawing:
-        """The drawing of one reply, which the running task draws."""
+    def open_reply_stream(self, index: int, *, wants_logprobs: bool = False) -> PieceStream:
+        """The sampling of one reply, which the running task samples."""
 
         def emit(pieces: Sequence[Piece]) -> None:
             self._add(self._writer.write(index, pieces))
 
-        drawing = Drawing(emit, wants_logprobs=wants_logprobs)
+        reply_stream = PieceStream(emit, wants_logprobs=wants_logprobs)
         task = asyncio.current_task()
         assert task is not None
-        self._draws.append((task, drawing))
-        return drawing
+        self._samples.append((task, reply_stream))
+        return reply_stream
 
     def finish(self, answer: Answer) -> bool:
         """Send the rest. Returns whether the client was still connected."""
@@ -74,7 +74,7 @@ class LiveStream:
     def _add(self, data: bytes) -> None:
         """Send a part soon. If the reply is complete in the same moment, its end is sent with it."""
         if not self._waiting:
-            # Twice: the task that draws the reply runs after the first callback, and may end the reply.
+            # Twice: the task that samples the reply runs after the first callback, and may end the reply.
             self._loop.call_soon(self._loop.call_soon, self._flush)
             self._start()
         self._waiting.append(data)
@@ -101,9 +101,9 @@ class LiveStream:
         return self._responder.send(200, EVENTS, data)
 
     def _abandon(self) -> None:
-        """End the draws: the client has gone."""
-        for task, drawing in self._draws:
-            drawing.abandoned = True
+        """End the samples: the client has gone."""
+        for task, reply_stream in self._samples:
+            reply_stream.abandoned = True
             task.cancel()
 
 

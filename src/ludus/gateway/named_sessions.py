@@ -17,10 +17,10 @@ from urllib.parse import unquote
 
 from ludus.gateway.chat_api import CHAT
 from ludus.gateway.dialect import ErrorReply
-from ludus.gateway.gateway_session import GatewaySession, SessionRecord
-from ludus.gateway.gateway_settings import GatewaySettings
-from ludus.gateway.http_server import Responder
 from ludus.gateway.service import DIALECTS, Gateway, find_api_path, refuse
+from ludus.gateway.session import GatewaySession, SessionRecord
+from ludus.gateway.settings import GatewaySettings
+from ludus.http_server import Responder
 from ludus.models.ledger import Budget
 from ludus.types import Sampling
 

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple, cast
 import msgspec
 from msgspec import Raw, Struct
 
+from ludus.chat_form import decode_arguments
 from ludus.gateway.chat_api import NO_PARAMETERS, read_choice, read_limit
 from ludus.gateway.chat_api import write_error as write_error  # the same in both APIs
 from ludus.gateway.custom_tools import (
     make_custom_tool,
-    read_arguments,
     read_custom_input,
     write_custom_arguments,
 )
@@ -109,7 +109,7 @@ def read(body: bytes, cache: ReadCache) -> ParsedRequest:
     """
     wire, unknown = decode_known(_REQUEST, _LENIENT, body)
     if wire.background:
-        raise BadRequest("background: responses are drawn while the client waits; send 'stream': true for a long one")
+        raise BadRequest("background: responses are sampled while the client waits; send 'stream': true for a long one")
     dropped = RULES.apply(wire)
     offered = cache.get(_read_tools, bytes(wire.tools)) if wire.tools else _OfferedTools()
     choice, specs = read_choice(_simplify_choice(wire.tool_choice), offered.specs)
@@ -453,7 +453,7 @@ def _write_call(call: Call, kind: str, name: str) -> JsonObject:
             "input": read_custom_input(call),
         }
     if kind == "local_shell":
-        fields = read_arguments(call)
+        fields = decode_arguments(call.arguments) or {}
         action: JsonObject = {
             "type": "exec",
             "command": fields.get("command", []),

@@ -19,8 +19,8 @@ from msgspec import Struct
 from ludus.errors import LudusError
 from ludus.gateway.chat_api import CHAT
 from ludus.gateway.dialect import BadRequest, ErrorReply
-from ludus.gateway.http_server import JSON, Responder
 from ludus.gateway.service import Gateway, read_key, refuse
+from ludus.http_server import JSON, Responder
 from ludus.types import Score
 
 _PATH = re.compile(r"(?:/v1)?/sessions/([^/]+)/score")

@@ -5,9 +5,9 @@
                   └── pieces, if it is a stream ──> dialect.open_stream ──> client
 
 Guarantees. Every reply of the model is in the record, also if the agent has disconnected. If the agent of a stream
-disconnects, the draw ends at the engine, and what was drawn until then is in the record. Requests of one session may
-run at the same time; each reply is recorded after its own prompt. Bad input of an agent can only fail its own request.
-Replies are sampled with the session's sampling; what the agent requested is recorded beside it.
+disconnects, the sample ends at the engine, and what was sampled until then is in the record. Requests of one session
+may run at the same time; each reply is recorded after its own prompt. Bad input of an agent can only fail its own
+request. Replies are sampled with the session's sampling; what the agent requested is recorded beside it.
 """
 
 import asyncio
@@ -29,13 +29,13 @@ from ludus.gateway import messages_api as messages
 from ludus.gateway import responses_api as responses
 from ludus.gateway.conversation import MessageNode
 from ludus.gateway.dialect import Answer, BadRequest, Dialect, ErrorReply, ParsedRequest, ReadCache
-from ludus.gateway.gateway_session import GatewaySession, RecordedReply, SessionRecord
-from ludus.gateway.http_server import JSON, Connection, Listener, Responder
 from ludus.gateway.live_stream import KeepAlives, LiveStream
 from ludus.gateway.model_calls import ModelCaller
+from ludus.gateway.session import GatewaySession, RecordedReply, SessionRecord
+from ludus.http_server import JSON, Connection, Listener, Responder, close_connections
 from ludus.models import Model
 from ludus.models.ledger import Budget
-from ludus.models.reply_pieces import Drawing
+from ludus.models.reply_pieces import PieceStream
 from ludus.types import RESPONSE_FORMAT, Failure, Sampling
 
 BODY_BYTES = 32 * 1024 * 1024
@@ -135,17 +135,7 @@ class Gateway:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._close_connections(tuple(self._connections))
-
-    async def _close_connections(self, connections: Sequence[Connection]) -> None:
-        """Close connections. Wait shortly until their last data is sent."""
-        for connection in connections:
-            connection.close()
-        if connections:
-            await asyncio.wait([connection.gone for connection in connections], timeout=CLOSE_SECONDS)
-        for connection in connections:
-            connection.abort()
-        await asyncio.gather(*(connection.gone for connection in connections))
+        await close_connections(self._connections, CLOSE_SECONDS)
 
     @property
     def url(self) -> str:
@@ -304,7 +294,7 @@ class Gateway:
             if request.stream:
                 stream = LiveStream(responder, dialect.open_stream(answer))
                 self._keep_alives.add(stream)
-            replies = await self._draw_replies(session, dialect, answer, stream)
+            replies = await self._sample_replies(session, dialect, answer, stream)
             answer = msgspec.structs.replace(
                 answer,
                 completions=[each.completion for each in replies],
@@ -335,7 +325,7 @@ class Gateway:
             if stream is not None:
                 self._keep_alives.discard(stream)
 
-    async def _draw_replies(
+    async def _sample_replies(
         self, session: GatewaySession, dialect: Dialect, answer: Answer, stream: LiveStream | None
     ) -> list[RecordedReply]:
         request = answer.request
@@ -343,12 +333,12 @@ class Gateway:
         if request.previous and start is None:
             raise BadRequest(f"previous_response_id: there is no response {request.previous} in this session")
         at = session.conversations.follow(session.caller.resolve_messages(request), start)
-        draws = [self._draw_reply(session, dialect, request, at, number, stream) for number in range(request.n)]
-        replies = [await draws[0]] if request.n == 1 else await _gather_all(draws)
+        samples = [self._sample_reply(session, dialect, request, at, number, stream) for number in range(request.n)]
+        replies = [await samples[0]] if request.n == 1 else await _gather_all(samples)
         session.answers[answer.id] = replies[0].node
         return replies
 
-    async def _draw_reply(
+    async def _sample_reply(
         self,
         session: GatewaySession,
         dialect: Dialect,
@@ -361,24 +351,26 @@ class Gateway:
         started = time.monotonic()
         caller = session.caller
         sampling = enforce_sampling(session.sampling, request.sampling, session.requests, number)
-        sampling, ignored = caller.add_wishes(sampling, request)
+        sampling, ignored = caller.add_request_fields(sampling, request)
         wants_logprobs = request.logprobs is not None
-        drawing = Drawing(wants_logprobs=True) if wants_logprobs else None
+        reply_stream = PieceStream(wants_logprobs=True) if wants_logprobs else None
         if stream is not None:
-            drawing = stream.open_drawing(number, wants_logprobs=wants_logprobs)
+            reply_stream = stream.open_reply_stream(number, wants_logprobs=wants_logprobs)
         while not self._running.is_set():  # it may be paused again before this request continues
             await self._running.wait()
         self._model_calls += 1
         self._idle.clear()
         try:
-            completion = await caller.draw(session, request, at.list_messages(), sampling, drawing)
+            completion = await caller.sample(session, request, at.list_messages(), sampling, reply_stream)
         finally:
             self._model_calls -= 1
             if not self._model_calls:
                 self._idle.set()
-        logprobs = None if drawing is None or not wants_logprobs else caller.read_logprobs(completion, drawing)
+        logprobs = (
+            None if reply_stream is None or not wants_logprobs else caller.read_logprobs(completion, reply_stream)
+        )
         seconds = time.monotonic() - started
-        delivered = drawing is None or not drawing.abandoned
+        delivered = reply_stream is None or not reply_stream.abandoned
         return session.record_reply(
             dialect.api,
             at,
@@ -407,9 +399,9 @@ async def _wait_or_cancel(tasks: set[asyncio.Task[None]], grace: float) -> None:
     await asyncio.gather(*late, return_exceptions=True)
 
 
-async def _gather_all(draws: Sequence[Coroutine[Any, Any, RecordedReply]]) -> list[RecordedReply]:
+async def _gather_all(samples: Sequence[Coroutine[Any, Any, RecordedReply]]) -> list[RecordedReply]:
     """Run all at the same time. If one fails, the others still end, so that their replies are recorded."""
-    done = await asyncio.gather(*draws, return_exceptions=True)
+    done = await asyncio.gather(*samples, return_exceptions=True)
     for each in done:
         if isinstance(each, BaseException):
             raise each

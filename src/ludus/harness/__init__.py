@@ -1,8 +1,8 @@
 """Command-line agents in place of the loop: a program in a slot, and the gateway that it talks to.
 
-    rollout.run ──> run_harness: open a gateway ──> open a port in the slot ──> run the command ──> close: the record
-                                        ^                                               │
-                                        └── 127.0.0.1:PORT in the slot <── model calls ─┘
+    HarnessAgent.act ──> open a gateway ──> open a port in the slot ──> run the command ──> close: the record
+                              ^                                               │
+                              └── 127.0.0.1:PORT in the slot <── model calls ─┘
 
 A `Harness` says how one agent is started: its command, variables, files, and where it looks for skills. The agent acts
 inside the slot with its own tools. The slot's only network is a port to the gateway. Every model call that goes there
@@ -34,15 +34,15 @@ from ludus.errors import (
     SetupError,
     boundary,
 )
-from ludus.models import Model
 from ludus.models.ledger import Budget
+from ludus.policy import Agent, AgentResult, Scene
 from ludus.sandbox import WORKSPACE, ExecResult, Sandbox, SandboxSpec
+from ludus.sandbox.home import resolve_path
 from ludus.sandbox.port.local_port import open_port
-from ludus.settings import Settings
-from ludus.types import Exit, JsonObject, Message, Sampling, StopReason, Turn
+from ludus.types import Exit, Message, StopReason
 
 if TYPE_CHECKING:
-    from ludus.gateway.gateway_session import SessionRecord
+    from ludus.gateway.session import SessionRecord
 
 _OUTPUT_CHARS = 4_000
 """The length of the end of the program's output that is kept."""
@@ -84,66 +84,57 @@ class Harness(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
         return msgspec.structs.replace(spec, caches=(*spec.caches, *self.mounts)) if self.mounts else spec
 
 
-class HarnessSettings(Settings, frozen=True):
-    """A command-line agent of your own, or changes to one that Ludus knows; what is null or not named stays as it is.
-    In `command` and `env`, `{prompt}`, `{model}`, `{url}` (OpenAI's base URL), `{anthropic_url}`, `{key}` and
-    `{workspace}` are replaced."""
-
-    command: str | None = None
-    """Run by bash in /workspace. The prompt is on its standard input."""
-    env: dict[str, str] = field(default_factory=dict[str, str])
-    """Variables, such as OPENAI_BASE_URL: "{url}" and OPENAI_API_KEY: "{key}"."""
-    files: dict[str, str] = field(default_factory=dict[str, str])
-    """Files to write before the start: path → text. `~/` is the slot's home."""
-    skills: str | None = None
-    """The folder in which the agent looks for skills, for `agent.skill_as: file`."""
-    model: str | None = None
-    """The model's name that the agent is given; null: its real name."""
-    mounts: dict[str, str] = field(default_factory=dict[str, str])
-    """Folders of this machine that the agent needs: folder here → its path in the slot, read-only."""
-
-
 @dataclass(frozen=True)
-class AgentResult:
-    """What an agent did."""
+class HarnessAgent(Agent):
+    """A command-line agent that acts in the slot, with the policy's model."""
 
-    opening: tuple[Message, ...]
-    """The first messages that the model got."""
-    tools: tuple[str, ...]
-    """The tools that the agent offered to the model."""
-    turns: tuple[Turn, ...]
-    stop: StopReason
-    exit: Exit | None
-    error: LudusError | None
-    """Why the rollout does not count, if it does not."""
-    details: JsonObject | None = None
-    """What the agent returned besides its turns, for the environment's `verify`."""
+    harness: Harness
+
+    @property
+    def name(self) -> str:
+        return self.harness.name
+
+    @property
+    def needs_slot(self) -> bool:
+        return True
+
+    @property
+    def label(self) -> str:
+        return self.harness.label
+
+    @property
+    def skills(self) -> str:
+        return self.harness.skills
+
+    @property
+    def identity(self) -> Harness:
+        return self.harness.identity
+
+    def extend_spec(self, spec: SandboxSpec) -> SandboxSpec:
+        return self.harness.extend_spec(spec)
+
+    async def act(self, scene: Scene) -> StopReason:
+        """Run the agent once, until it ends or its time is over.
+
+        Raises:
+            SandboxError: the slot has no port.
+            SetupError: the agent's files could not be written.
+        """
+        assert scene.box is not None
+        return scene.keep(await run_harness(self.harness, scene, scene.box))
 
 
-async def run_harness(
-    harness: Harness,
-    model: Model,
-    opening: Sequence[Message],
-    box: Sandbox,
-    *,
-    sampling: Sampling,
-    turns: int,
-    seconds: float,
-    name: str = "",
-) -> AgentResult:
-    """Run the agent once, until it ends or its time is over.
-
-    Raises:
-        SandboxError: the slot has no port.
-        SetupError: the agent's files could not be written.
-    """
+async def run_harness(harness: Harness, scene: Scene, box: Sandbox) -> AgentResult:
     from ludus.gateway.service import Gateway  # a web server; few runs need it
 
+    policy = scene.policy
+    model, turns = policy.model, policy.limits.turns
+    sampling = msgspec.structs.replace(policy.sampling, seed=((policy.sampling.seed or 0) + scene.seed) % 2**31)
     async with Gateway(model, host=None) as gateway, open_port(box, gateway.accept) as port:
-        session = gateway.open(sampling=sampling, budget=Budget(calls=turns), name=name)
+        session = gateway.open(sampling=sampling, budget=Budget(calls=turns), name=scene.task.id)
         base = session.make_base_url(f"http://127.0.0.1:{port}")
         fields = {
-            "prompt": render_prompt(opening),
+            "prompt": render_prompt(scene.opening),
             "model": harness.model or model.name,
             "url": f"{base}/v1",
             "anthropic_url": base,
@@ -151,7 +142,7 @@ async def run_harness(
             "workspace": WORKSPACE,
         }
         await _write_files(harness, box)
-        ended = await _run_command(harness, fields, box, seconds)
+        ended = await _run_command(harness, fields, box, policy.limits.rollout_seconds)
         record = await gateway.close(session, grace=0.0)  # the agent is dead
         used_up = session.ledger is not None and session.ledger.total.calls >= turns
     return _sum_up(harness.name, record, _clean_result(session.secret, ended), used_up)
@@ -184,6 +175,8 @@ def _clean_result(secret: str, ended: ExecResult | SandboxError) -> ExecResult |
 
 
 def _sum_up(name: str, record: "SessionRecord", ended: ExecResult | SandboxError, used_up: bool) -> AgentResult:
+    from ludus.gateway.session import make_turns
+
     tools = tuple(tool.name for tool in record.exchanges[0].tools) if record.exchanges else ()
     if isinstance(ended, SandboxError):
         turns = make_turns(record, StopReason.FAILED)
@@ -198,14 +191,6 @@ async def _write_files(harness: Harness, box: Sandbox) -> None:
     for path, text in harness.files.items():
         with boundary(SetupError, f"{harness.name}: {path} could not be written"):
             await box.write(await resolve_path(path, box), text.encode())
-
-
-async def resolve_path(path: str, box: Sandbox) -> str:
-    """The path with `~/` replaced by the slot's home."""
-    if not path.startswith("~/"):
-        return path
-    home = await box.exec('printf %s "$HOME"')
-    return home.stdout.decode() + path[1:]
 
 
 # ---- the prompt ---------------------------------------------------------------------------------------------------
@@ -235,22 +220,6 @@ def _render_message(message: Message) -> list[str]:
 
 
 # ---- the result ---------------------------------------------------------------------------------------------------
-
-
-def make_turns(record: "SessionRecord", stop: StopReason) -> tuple[Turn, ...]:
-    """The replies as turns, each with the messages before the next reply. The last turn has the stop reason."""
-    turns = list(record.make_turns())
-    followed: set[int] = set()
-    for number, exchange in enumerate(record.exchanges):
-        # A separate conversation, such as a sub-agent's, follows no reply. It is put after the reply before it.
-        before = number - 1 if exchange.follows is None else exchange.follows
-        if before >= 0 and before not in followed:
-            followed.add(before)
-            notices = tuple(message for message in exchange.messages if message.role != "tool")
-            turns[before] = msgspec.structs.replace(turns[before], notices=notices)
-    if turns:
-        turns[-1] = msgspec.structs.replace(turns[-1], stop=stop)
-    return tuple(turns)
 
 
 def find_stop(record: "SessionRecord", result: ExecResult) -> StopReason:

@@ -18,8 +18,9 @@ from msgspec import Struct
 from ludus.images import decode_url, split_parts
 from ludus.models.openai import encode_body, sanitize_arguments, sanitize_name
 from ludus.models.reply_pieces import Piece
-from ludus.models.server import BadReply, Endpoint, ModelServer, Price, ServerSettings, make_endpoints, make_usage
+from ludus.models.server import BadReply, Endpoint, ModelServer, Price, make_endpoints, make_usage
 from ludus.models.server_pool import ServerPool, Tell, Timing
+from ludus.models.settings import AnthropicSettings
 from ludus.types import (
     RESPONSE_FORMAT,
     Call,
@@ -35,19 +36,6 @@ from ludus.types import (
 
 DEFAULT_MAX_TOKENS = 8192
 """The API requires a limit. This one is used if the sampling sets none."""
-
-
-class AnthropicSettings(ServerSettings, frozen=True, tag_field="type", tag="anthropic"):
-    """The Anthropic Messages API."""
-
-    base_url: str = "https://api.anthropic.com"
-    """The server's address, up to where `/v1/messages` is added."""
-    api_key_var: str = "ANTHROPIC_API_KEY"
-    """The NAME of the environment variable that holds the key."""
-    version: str = "2023-06-01"
-    """The version of the API."""
-    cache: bool = True
-    """Mark the conversation for the server's prompt cache."""
 
 
 class AnthropicModel(ServerPool):
@@ -316,7 +304,7 @@ class MessageStreamReader:
         """The written arguments of each call."""
         self._reply = _Reply()
         self._ended = False
-        self.has_drawn: bool = False
+        self.has_sampled: bool = False
 
     def take(self, event: bytes) -> list[Piece]:
         value = _EVENT.decode(event)
@@ -346,7 +334,7 @@ class MessageStreamReader:
 
     def _start_block(self, index: int, block: JsonObject) -> list[Piece]:
         self._blocks[index] = block
-        self.has_drawn = True
+        self.has_sampled = True
         if block.get("type") != "tool_use":
             again = (
                 block.get("type") == "thinking" and sum(b.get("type") == "thinking" for b in self._blocks.values()) > 1

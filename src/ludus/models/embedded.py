@@ -13,7 +13,8 @@ The grammar guarantees that a call is valid JSON, names an existing tool and has
 make the model call a tool: for that the conversation needs example calls (`Env.opening`).
 
 A seed gives the same reply to the same sequence of requests. Prompt caching and other requests that are computed at the
-same time change rounding, and that can change a token. `extra: {cache_prompt: false}` and one slot prevent it.
+same time change rounding, and that can change a token. With `run.concurrency: 1` a run sends the same sequence each
+time. `extra: {cache_prompt: false}` and one slot make a reply independent of other requests, at four times the cost.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -34,43 +35,14 @@ from msgspec import Struct
 from ludus.errors import ConfigError, LudusError, ModelError
 from ludus.images import refuse_images
 from ludus.models.json_grammar import COMMON_RULES, build_object_rule, quote_literal, split_parameters
-from ludus.models.openai import ChatModel, OpenAISettings
+from ludus.models.openai import ChatModel
 from ludus.models.server import Endpoint, Retry
-from ludus.models.weights import SMOLLM2, Tell, find_weights
-from ludus.settings import Settings
-from ludus.types import Call, Completion, Count, Finish, JsonObject, Message, Sampling, ToolSpec
+from ludus.models.settings import EmbeddedSettings, OpenAISettings
+from ludus.models.weights import Tell, find_weights
+from ludus.types import Call, Completion, Finish, JsonObject, Message, Sampling, ToolSpec
 
 QUEUE_SECONDS = 30.0
 """How long the server may take to serve the small request before it is stopped."""
-
-
-class EmbeddedSettings(Settings, frozen=True, tag_field="type", tag="embedded"):
-    """A small model in this process, without key or account: for trying Ludus, not for results."""
-
-    weights: str = ""
-    """A GGUF file to use instead of the one that is fetched."""
-    threads: Count = 2
-    """How many cores it may use."""
-    mode: Literal["chat", "token"] = "chat"
-    """`chat`: the server renders and parses, and only text is recorded. `token`: Ludus does, and the exact ids, masks
-    and logprobs are recorded, as RL needs them (`docs/tokens.md`)."""
-    parser: str = "hermes"
-    """In token mode, the format in which the model writes tool calls (`docs/parsers.md`), or one of your own:
-    `module:NAME` or `file.py:NAME`."""
-    template: str = "chatml"
-    """In token mode, the chat template: a file, or `chatml`; empty: the one in the weights."""
-    history: Literal["template", "append"] = "template"
-    """In token mode, how the model sees its earlier replies: as the template renders them, or as they were sampled."""
-
-    @property
-    def weights_path(self) -> Path | None:
-        """The file of the user; None: the one that is fetched."""
-        return Path(self.weights).expanduser() if self.weights else None
-
-    @property
-    def name(self) -> str:
-        """The model's name: the stem of its weights file."""
-        return Path(self.weights or SMOLLM2.file).stem
 
 
 class EmbeddedRuntime(Struct, frozen=True):

@@ -13,16 +13,17 @@ for lost replies is unknown.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import ClassVar, Literal, NamedTuple
 
 from msgspec import Struct
 
-from ludus.errors import BudgetExhausted
-from ludus.models import Model
-from ludus.models.reply_pieces import Drawing, StreamingModel
-from ludus.models.server import Price
+from ludus.activity import Activity, enter_phase
+from ludus.errors import BudgetExhausted, ModelUnusable
+from ludus.models import Model, ModelWrapper, find_capability
+from ludus.models.reply_pieces import PieceStream, StreamingModel
+from ludus.models.server import Price, PricedModel
 from ludus.models.server_pool import ServerPool
 from ludus.models.token_estimate import estimate_prompt, estimate_reply
 from ludus.settings import Settings
@@ -35,13 +36,18 @@ class Budget(Settings, frozen=True):
     tokens: Count | None = None
     """Prompt and completion tokens together; null for no limit."""
     dollars: Positive | None = None
-    """By the price of the model; null for no limit."""
+    """By the prices of the models, which must be known (`model.price`); null for no limit."""
     calls: Count | None = None
     """Model calls; null for no limit."""
 
     def get_role(self, role: str) -> "Budget":
         """The limits of one role alone."""
         return _NO_LIMITS
+
+    def find_dollars(self, role: str) -> str:
+        """The setting that limits what a role may cost; empty if none does."""
+        own = "" if self.get_role(role).dollars is None else f"budget.{role}.dollars"
+        return own if self.dollars is None else "budget.dollars"
 
     @property
     def is_limited(self) -> bool:
@@ -157,6 +163,8 @@ class Ledger:
 
     def __init__(self, budget: Budget = Budget(), spent: Mapping[str, Totals] | None = None) -> None:
         self.budget = budget
+        self.activity = Activity()
+        """Where calls say what they wait for, also those that belong to no rollout."""
         self._unlimited = not budget.is_limited
         self._held = Amount()
         self._reserved_by: dict[str, Amount] = {}
@@ -164,6 +172,20 @@ class Ledger:
         self._total = sum(self._roles.values(), Totals())
         self._reserved = Amount()
         self._queue: deque[_Waiter] = deque()
+        self._on_booked: Callable[[str], None] = lambda role: None
+        self._on_waiting: Callable[[], None] = lambda: None
+
+    def watch(self, on_booked: Callable[[str], None]) -> None:
+        """Call `on_booked` with the role of each call when it has been booked."""
+        self._on_booked = on_booked
+
+    def watch_waiting(self, on_waiting: Callable[[], None]) -> None:
+        """Call `on_waiting` when a call has to wait for the reservations of others."""
+        self._on_waiting = on_waiting
+
+    @property
+    def is_unlimited(self) -> bool:
+        return self._unlimited
 
     @property
     def roles(self) -> dict[str, Totals]:
@@ -196,33 +218,48 @@ class Ledger:
         """
         return _Reservation(self, role, estimate)
 
-    def _book(self, role: str, charge: Charge, estimate: Usage, seconds: float) -> None:
+    def book_call(self, role: str, charge: Charge, estimate: Usage, seconds: float) -> None:
+        """Book one call."""
         usage = charge.usage
-        entry = Totals(
-            calls=int(usage is not None),
-            failed=int(usage is None),
-            retries=charge.retries,
-            seconds=seconds,
-            usage=Usage() if usage is None else usage if usage.tokens or usage.dollars else estimate,
+        self.book(
+            role,
+            Totals(
+                calls=int(usage is not None),
+                failed=int(usage is None),
+                retries=charge.retries,
+                seconds=seconds,
+                usage=Usage() if usage is None else usage if usage.tokens or usage.dollars else estimate,
+            ),
         )
+
+    def book(self, role: str, entry: Totals) -> None:
+        """Add what calls of a role took."""
         self._roles[role] = self._roles.get(role, Totals()) + entry
         self._total += entry
+        self._on_booked(role)
 
     # ---- reservations ---------------------------------------------------------------------------------------------
 
-    async def _claim(self, role: str, amount: Amount) -> None:
-        """Reserve, in order of arrival. Wait while running calls may still leave enough."""
-        if self._unlimited or (not self._queue and self._find_limit(role, amount, self._reserved_by) is None):
+    async def claim(self, role: str, amount: Amount) -> None:
+        """Reserve, in order of arrival. Wait while running calls may still leave enough. `release` must follow.
+
+        Raises:
+            BudgetExhausted: the amount is more than what is left.
+        """
+        if self.has_room(role, amount):
             self._add_reserved(role, amount)
             return
         waiter = _Waiter(role, amount)
         self._queue.append(waiter)
         self._advance()
+        if not waiter.turn.done():
+            self._on_waiting()
         try:
-            await waiter.turn
+            with enter_phase("ledger", self.activity, role):
+                await waiter.turn
         except asyncio.CancelledError:
             if not waiter.turn.cancelled() and waiter.turn.exception() is None:  # the turn was given at the same moment
-                self._release(role, amount)
+                self.release(role, amount)
             raise
 
     def _advance(self) -> None:
@@ -248,11 +285,16 @@ class Ledger:
             return _Limit(role, kind)
         return None
 
+    def has_room(self, role: str, amount: Amount) -> bool:
+        """Whether an amount could be reserved now, beside all others."""
+        return self._unlimited or (not self._queue and self._find_limit(role, amount, self._reserved_by) is None)
+
     def _add_reserved(self, role: str, amount: Amount) -> None:
         self._reserved = self._reserved.add(amount)
         self._reserved_by[role] = self._reserved_by.get(role, Amount()).add(amount)
 
-    def _release(self, role: str, amount: Amount) -> None:
+    def release(self, role: str, amount: Amount) -> None:
+        """End a reservation, or a part of it."""
         left = self._reserved.add(amount, -1)
         self._reserved = left if left.calls else Amount()  # float sums do not return to exactly 0
         own = self._reserved_by[role].add(amount, -1)
@@ -309,7 +351,7 @@ def _format_amount(amount: float) -> str:
 class _Reservation(AbstractAsyncContextManager[Charge]):
     """Returned by `Ledger.reserve`. A class is faster than a generator, and every model call uses one."""
 
-    __slots__ = ("_amount", "_charge", "_estimate", "_ledger", "_role", "_started")
+    __slots__ = ("_amount", "_charge", "_estimate", "_ledger", "_phase", "_role", "_started")
 
     def __init__(self, ledger: Ledger, role: str, estimate: Usage) -> None:
         self._ledger = ledger
@@ -317,60 +359,71 @@ class _Reservation(AbstractAsyncContextManager[Charge]):
         self._estimate = estimate
         self._amount = Amount(1, estimate.tokens, estimate.dollars)
         self._charge = Charge()
+        self._phase = enter_phase("model", ledger.activity, role)
         self._started = 0.0
 
     async def __aenter__(self) -> Charge:
-        await self._ledger._claim(self._role, self._amount)  # pyright: ignore[reportPrivateUsage]  # a part of it
+        await self._ledger.claim(self._role, self._amount)
         self._started = time.monotonic()
+        self._phase.__enter__()
         return self._charge
 
     async def __aexit__(self, *_: object) -> None:
+        self._phase.__exit__()
         took = time.monotonic() - self._started
-        self._ledger._book(self._role, self._charge, self._estimate, took)  # pyright: ignore[reportPrivateUsage]
-        self._ledger._release(self._role, self._amount)  # pyright: ignore[reportPrivateUsage]
+        self._ledger.book_call(self._role, self._charge, self._estimate, took)
+        self._ledger.release(self._role, self._amount)
 
 
-class MeteredModel:
-    """A model whose calls are booked under a role. Without a `price`, estimates use the model's own."""
+class MeteredModel(ModelWrapper):
+    """A model whose calls are booked under a role. Without a `price`, estimates use the model's own. Call the inner
+    model directly only inside `reserve`."""
 
     def __init__(self, model: Model, ledger: Ledger, role: str, price: Price | None = None) -> None:
-        self._model = model
+        super().__init__(model)
         self._ledger = ledger
         self._role = role
-        own: Price = getattr(model, "price", Price())
-        self._price = own if price is None else price
+        self._price = find_price(model) if price is None else price
+        self._streaming = find_capability(model, StreamingModel)
 
     @property
     def name(self) -> str:
-        return self._model.name
-
-    @property
-    def model(self) -> Model:
-        """The wrapped model. Call it directly only inside `reserve`."""
-        return self._model
+        return self.inner.name
 
     async def complete(self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Completion:
         async with self.reserve(messages, tools, sampling) as charge:
-            if isinstance(self._model, ServerPool):
-                completion = await self._model.complete(messages, tools, sampling, on_retry=charge.count_retry)
+            if isinstance(self.inner, ServerPool):
+                completion = await self.inner.complete(messages, tools, sampling, on_retry=charge.count_retry)
             else:
-                completion = await self._model.complete(messages, tools, sampling)
-            charge.settle(completion.usage)
+                completion = await self.inner.complete(messages, tools, sampling)
+            self._settle(charge, completion.usage)
         return completion
 
     async def stream(
-        self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling, drawing: Drawing
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling, reply_stream: PieceStream
     ) -> Completion:
-        """`complete`, and pass the reply on while it is drawn, if the model can do that."""
+        """`complete`, and pass the reply on while it is sampled, if the model can do that."""
         async with self.reserve(messages, tools, sampling) as charge:
-            if isinstance(self._model, ServerPool):
-                completion = await self._model.stream(messages, tools, sampling, drawing, on_retry=charge.count_retry)
-            elif isinstance(self._model, StreamingModel):
-                completion = await self._model.stream(messages, tools, sampling, drawing)
+            if isinstance(self.inner, ServerPool):
+                completion = await self.inner.stream(
+                    messages, tools, sampling, reply_stream, on_retry=charge.count_retry
+                )
+            elif self._streaming is not None:
+                completion = await self._streaming.stream(messages, tools, sampling, reply_stream)
             else:
-                completion = await self._model.complete(messages, tools, sampling)
-            charge.settle(completion.usage)
+                completion = await self.inner.complete(messages, tools, sampling)
+            self._settle(charge, completion.usage)
         return completion
+
+    def _settle(self, charge: Charge, usage: Usage) -> None:
+        """Book what a reply took. A server that should report its cost and does not would never reach the budget."""
+        charge.settle(usage)
+        limit = self._ledger.budget.find_dollars(self._role)
+        if limit and self._price.reported and usage.tokens and not usage.dollars:
+            raise ModelUnusable(
+                f"{self.name} reported no cost for a reply, which {limit} needs: set price.prompt and price.completion "
+                "of the model in place of price.reported"
+            )
 
     def reserve(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling
@@ -384,7 +437,13 @@ class MeteredModel:
         return self._ledger.reserve(self._role, expected)
 
     async def close(self) -> None:
-        await self._model.close()
+        await self.inner.close()
+
+
+def find_price(model: Model) -> Price:
+    """The price of a model; nothing, if it names none."""
+    priced = find_capability(model, PricedModel)
+    return Price() if priced is None else priced.price
 
 
 def estimate_usage(

@@ -17,51 +17,18 @@ import re
 import zlib
 from collections.abc import Collection, Sequence
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import msgspec
 from msgspec import Struct
 
-from ludus.images import split_parts
-from ludus.models.reply_pieces import Drawing, Piece, ThinkSplitter
-from ludus.models.server import BadReply, Endpoint, ModelServer, Price, ServerSettings, make_endpoints, make_usage
+from ludus.chat_form import read_arguments, write_call, write_content, write_image, write_tools
+from ludus.encoding import to_json
+from ludus.models.reply_pieces import Piece, PieceStream, ThinkSplitter
+from ludus.models.server import BadReply, Endpoint, ModelServer, Price, make_endpoints, make_usage
 from ludus.models.server_pool import ServerPool, Tell, Timing
-from ludus.types import Call, Completion, Finish, JsonObject, Message, Reasoning, Sampling, ToolSpec, Usage, to_json
-
-
-class OpenAISettings(ServerSettings, frozen=True, tag_field="type", tag="openai"):
-    """Any server that speaks OpenAI's chat completions: OpenAI, OpenRouter, vLLM, SGLang, llama.cpp and others.
-    `base_url` most often ends in `/v1`."""
-
-    max_tokens_field: str = "max_tokens"
-    """The server's name for the limit; OpenAI's reasoning models use `max_completion_tokens`."""
-    mode: Literal["chat", "token"] = "chat"
-    """`chat`: the server renders and parses, and only text is recorded. `token`: Ludus does, and the exact ids, masks
-    and logprobs are recorded, as RL needs them (`docs/tokens.md`)."""
-    engine: Literal["vllm", "sglang", "llamacpp", "atropos", "vllm_chat"] = "vllm"
-    """In token mode, the kind of server. `atropos`: the `/generate` server of Atropos's trainers. `vllm_chat`: vLLM
-    renders and parses, and reports the ids; where they do not fit together, rows are lost."""
-    tokenizer: str = ""
-    """In token mode: a `tokenizer.json`, a folder, a GGUF file, or `owner/name` on the hub; empty:
-    `model.name`."""
-    parser: str = "auto"
-    """In token mode, the format in which the model writes tool calls (`docs/parsers.md`), or one of your own:
-    `module:NAME` or `file.py:NAME`."""
-    template: str = ""
-    """In token mode, a chat template in place of the model's own: a file, or `chatml`."""
-    history: Literal["template", "append"] = "template"
-    """In token mode, how the model sees its earlier replies: as the template renders them, or as they were sampled."""
-
-
-class AzureSettings(ServerSettings, frozen=True, tag_field="type", tag="azure"):
-    """Azure OpenAI. `base_url` is the resource (`https://<name>.openai.azure.com`), `name` the deployment."""
-
-    api_key_var: str = "AZURE_OPENAI_API_KEY"
-    """The NAME of the environment variable that holds the key."""
-    api_version: str = "2024-10-21"
-    """The version of the API."""
-    max_tokens_field: str = "max_tokens"
-    """The server's name for the limit; OpenAI's reasoning models use `max_completion_tokens`."""
+from ludus.models.settings import AzureSettings, OpenAISettings
+from ludus.types import Call, Completion, Finish, JsonObject, Message, Reasoning, Sampling, ToolSpec, Usage
 
 
 class ChatModel(ServerPool):
@@ -103,7 +70,7 @@ def make_chat_server(settings: OpenAISettings | AzureSettings, endpoint: Endpoin
         headers=headers,
         encode=build,
         parse=lambda data: parse_reply(data, settings.price),
-        streaming=(partial(build, stream=True), lambda drawing: ChatStreamReader(settings.price, drawing)),
+        streaming=(partial(build, stream=True), lambda reply_stream: ChatStreamReader(settings.price, reply_stream)),
     )
 
 
@@ -124,7 +91,7 @@ def build_request(
     offered = {tool.name for tool in tools}
     body: JsonObject = {"model": model, "messages": _write_messages(messages, offered)}
     if tools:
-        body["tools"] = [{"type": "function", "function": tool} for tool in tools]
+        body["tools"] = write_tools(tools)
         if sampling.tool_choice is not None:
             body["tool_choice"] = sampling.tool_choice
     if sampling.temperature is not None:
@@ -161,22 +128,8 @@ def _write_messages(messages: Sequence[Message], offered: Collection[str]) -> li
             waiting = []
         written.append(_write_message(message, offered))
         if message.images and message.role == "tool":
-            waiting += [_write_image(image.url) for image in message.images]
+            waiting += [write_image(image.url) for image in message.images]
     return [*written, {"role": "user", "content": waiting}] if waiting else written
-
-
-def _write_image(url: str) -> JsonObject:
-    return {"type": "image_url", "image_url": {"url": url}}
-
-
-def write_content(message: Message) -> str | list[JsonObject]:
-    """The content of a message: a text, or parts if there are pictures."""
-    if not message.images:
-        return message.content
-    return [
-        {"type": "text", "text": part} if isinstance(part, str) else _write_image(part.url)
-        for part in split_parts(message)
-    ]
 
 
 def _write_message(message: Message, offered: Collection[str]) -> JsonObject:
@@ -187,14 +140,7 @@ def _write_message(message: Message, offered: Collection[str]) -> JsonObject:
         _add_reasoning(wire, message.reasoning)
     if message.calls:
         wire["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {
-                    "name": sanitize_name(call.name, offered),
-                    "arguments": sanitize_arguments(call.arguments),
-                },
-            }
+            write_call(call.id, sanitize_name(call.name, offered), sanitize_arguments(call.arguments))
             for call in message.calls
         ]
     return wire
@@ -344,14 +290,8 @@ def _read_calls(wire: list[_Call], data: bytes) -> tuple[Call, ...]:
         if not id or id in seen:
             id = f"call_{zlib.crc32(data, index):08x}"
         seen.add(id)
-        calls.append(Call(id, call.function.name or "", _read_arguments(call.function.arguments)))
+        calls.append(Call(id, call.function.name or "", read_arguments(call.function.arguments)))
     return tuple(calls)
-
-
-def _read_arguments(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    return "" if value is None else msgspec.json.encode(value).decode()
 
 
 def _read_usage(wire: _Usage | None, price: Price) -> Usage:
@@ -414,9 +354,9 @@ class _StreamedCall:
 class ChatStreamReader:
     """Reads a chat completion from the events of a stream. Only the first choice is read."""
 
-    def __init__(self, price: Price, drawing: Drawing) -> None:
+    def __init__(self, price: Price, reply_stream: PieceStream) -> None:
         self._price = price
-        self._drawing = drawing
+        self._reply_stream = reply_stream
         self._content: list[str] = []
         self._thoughts: list[str] = []
         self._thoughts_field = "reasoning_content"
@@ -428,7 +368,7 @@ class ChatStreamReader:
         self._usage: _Usage | None = None
         self._model = ""
         self._events = 0
-        self.has_drawn: bool = False
+        self.has_sampled: bool = False
         self.logprobs: list[msgspec.Raw] = []
         """The logprobs of each event, in the server's form."""
         self.ids: list[int] | None = None
@@ -469,8 +409,8 @@ class ChatStreamReader:
             reasoning_content=thoughts if self._thoughts_field == "reasoning_content" else None,
             reasoning=thoughts if self._thoughts_field == "reasoning" else None,
         )
-        if self._drawing.wants_logprobs:
-            self._drawing.logprobs = read_logprobs(self.logprobs)
+        if self._reply_stream.wants_logprobs:
+            self._reply_stream.logprobs = read_logprobs(self.logprobs)
         reply = _Reply(usage=self._usage, model=self._model)
         return _make_completion(message, self._finish, reply, self._price, content.encode(errors="replace"))
 
@@ -480,11 +420,11 @@ class ChatStreamReader:
             self._take_thoughts(delta, pieces)
         content = delta.content if isinstance(delta.content, str) else _join_parts(delta.content)
         if content:
-            self.has_drawn = True
+            self.has_sampled = True
             self._content.append(content)
             pieces += [Piece(content)] if self._splitter is None else self._splitter.feed(content)
         if delta.refusal:
-            self.has_drawn = True
+            self.has_sampled = True
             self._refusal.append(delta.refusal)
         for place, call in enumerate(delta.tool_calls or ()):
             self._take_call(place if call.index is None else call.index, call, pieces)
@@ -495,7 +435,7 @@ class ChatStreamReader:
         details = _take_list(delta.reasoning_details)
         if not thought and not details:
             return
-        self.has_drawn = True
+        self.has_sampled = True
         self._splitter = None  # the server separates thoughts itself
         if thought:
             self._thoughts_field = "reasoning_content" if _take_text(delta.reasoning_content) else "reasoning"
@@ -510,13 +450,13 @@ class ChatStreamReader:
         call = self._calls.get(index)
         if call is None:
             call = self._calls[index] = _StreamedCall()
-        self.has_drawn = True
+        self.has_sampled = True
         number = list(self._calls).index(index)
         if wire.id and not call.id:
             taken = any(other.id == wire.id for other in self._calls.values())
             call.id = "" if taken else wire.id
         function = wire.function
-        written = "" if function is None else _read_arguments(function.arguments)
+        written = "" if function is None else read_arguments(function.arguments)
         call.arguments.append(written)
         if function is not None and function.name and not call.name:
             call.name = function.name

@@ -1,13 +1,13 @@
-"""A reply while it is drawn: its pieces, their reader, and reasoning that comes as text.
+"""A reply while it is sampled: its pieces, their reader, and reasoning that comes as text.
 
 A model that can stream has a second method beside `complete`:
 
-    completion = await model.stream(messages, tools, sampling, drawing)
+    completion = await model.stream(messages, tools, sampling, reply_stream)
 
-It passes pieces to the `Drawing` as soon as they are certain, and returns the same `Completion` as `complete` would.
-All pieces together are the message of the completion, or its beginning. The reader takes the rest from the completion.
-A reader that goes away sets `abandoned` and cancels the task. The model then closes its connection, which ends the draw
-at the server, and returns what has come until then.
+It passes pieces to the `PieceStream` as soon as they are certain, and returns the same `Completion` as `complete`
+would. All pieces together are the message of the completion, or its beginning. The reader takes the rest from the
+completion. A reader that goes away sets `abandoned` and cancels the task. The model then closes its connection, which
+ends the sample at the server, and returns what has come until then.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,15 +35,15 @@ class Piece(Struct, frozen=True, gc=False):
 Emit = Callable[[Sequence[Piece]], None]
 
 
-class Drawing:
-    """One reply that somebody reads while it is drawn."""
+class PieceStream:
+    """One reply that somebody reads while it is sampled."""
 
     __slots__ = ("_emit", "abandoned", "begun", "logprobs", "wants_logprobs")
 
     def __init__(self, emit: Emit | None = None, *, wants_logprobs: bool = False) -> None:
         self._emit = emit
         self.begun = False
-        """Whether the reader has seen a piece. A draw that failed is then not repeated."""
+        """Whether the reader has seen a piece. A sample that failed is then not repeated."""
         self.abandoned = False
         """Whether the reader has gone."""
         self.wants_logprobs = wants_logprobs
@@ -60,10 +60,10 @@ class Drawing:
 
 @runtime_checkable
 class StreamingModel(Protocol):
-    """A model that passes a reply on while it is drawn."""
+    """A model that passes a reply on while it is sampled."""
 
     async def stream(
-        self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling, drawing: Drawing
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling, reply_stream: PieceStream
     ) -> Completion: ...
 
 

@@ -20,18 +20,7 @@ import msgspec
 
 from ludus.errors import ModelError
 from ludus.models.token_estimate import estimate_prompt, estimate_text
-from ludus.settings import Settings
 from ludus.types import Call, Completion, Finish, Message, Reasoning, Sampling, ToolSpec, Usage
-
-
-class ScriptedSettings(Settings, frozen=True, tag_field="type", tag="scripted"):
-    """A function in place of a model: `(messages, tools, sampling) -> reply`. For tests and dry runs."""
-
-    script: str = ""
-    """`module:function` or `file.py:function`; also the name of a list of replies."""
-    name: str = "scripted"
-    """Its name in records."""
-
 
 Reply = Completion | Message | str
 Script = Callable[[Sequence[Message], Sequence[ToolSpec], Sampling], Reply | Awaitable[Reply]]

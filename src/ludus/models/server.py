@@ -11,9 +11,8 @@ says what to check. The key never appears in it, even if the server echoes it.
 import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
-from email.utils import parsedate_to_datetime
 from time import time
-from typing import Any, ClassVar, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 from msgspec import Struct, field
@@ -29,38 +28,56 @@ from ludus.http_client import (
     TimedOut,
     Timeouts,
     get_shared_budget,
+    read_retry_after,
 )
 from ludus.models.event_stream import DONE, EventReader
-from ludus.models.reply_pieces import Drawing, Piece
+from ludus.models.reply_pieces import Piece, PieceStream
 from ludus.settings import Settings
 from ludus.types import Completion, Count, Message, Positive, Sampling, ToolSpec, Usage, Whole
 
 Encode = Callable[[Sequence[Message], Sequence[ToolSpec], Sampling], bytes]
 Parse = Callable[[bytes], Completion]
 T = TypeVar("T")
-Drawn = TypeVar("Drawn", covariant=True)
-Streaming = tuple[Encode, Callable[[Drawing], "StreamedReply[Completion]"]]
+Sampled = TypeVar("Sampled", covariant=True)
+Streaming = tuple[Encode, Callable[[PieceStream], "StreamedReply[Completion]"]]
 """How to write the request of a streamed reply, and how to read the reply."""
 
 
 class Price(Settings, frozen=True, omit_defaults=True):
-    """Dollars per million tokens."""
+    """Dollars per million tokens. A budget in dollars needs it."""
 
-    prompt: float = 0.0
-    """Tokens that are sent."""
-    completion: float = 0.0
-    """Tokens of the reply."""
+    prompt: float | None = None
+    """Tokens that are sent; null: not known, 0: free."""
+    completion: float | None = None
+    """Tokens of the reply; null: not known, 0: free."""
     cached: float | None = None
     """Prompt tokens read from the server's cache; null: as `prompt`."""
     written: float | None = None
     """Prompt tokens written to the server's cache (Anthropic); null: as `prompt`."""
+    reported: bool = False
+    """The server reports what each reply costs, as some do; it is counted where `prompt` and `completion` are not
+    given."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the cost of a call can be counted."""
+        return self.reported or self.prompt is not None or self.completion is not None
 
     def compute_cost(self, prompt: int, completion: int, cached: int = 0, written: int = 0) -> float:
         """The cost of the tokens in dollars. `cached` and `written` are parts of `prompt`."""
-        plain = (prompt - cached - written) * self.prompt
-        read = cached * (self.prompt if self.cached is None else self.cached)
-        write = written * (self.prompt if self.written is None else self.written)
-        return (plain + read + write + completion * self.completion) / 1_000_000
+        each = self.prompt or 0.0
+        plain = (prompt - cached - written) * each
+        read = cached * (each if self.cached is None else self.cached)
+        write = written * (each if self.written is None else self.written)
+        return (plain + read + write + completion * (self.completion or 0.0)) / 1_000_000
+
+
+@runtime_checkable
+class PricedModel(Protocol):
+    """A model that names its price, for estimates."""
+
+    @property
+    def price(self) -> Price: ...
 
 
 class Retry(Settings, frozen=True, omit_defaults=True):
@@ -76,8 +93,8 @@ class Retry(Settings, frozen=True, omit_defaults=True):
     """A `Retry-After` beyond this is cut to it."""
     failures: Count = 3
     """Failures in a row after which a server is set aside."""
-    patience: Positive = 120.0
-    """How long all servers may be down before waiting requests give up."""
+    patience: Positive = 60.0
+    """How long all servers may be down before the run stops. It can be resumed."""
     first_patience: Positive = 20.0
     """The same before any server has answered for the first time; from then on every request fails at once."""
 
@@ -197,11 +214,11 @@ class BadReply(ValueError):
         self.status = status
 
 
-class StreamedReply(Protocol[Drawn]):
+class StreamedReply(Protocol[Sampled]):
     """Reads one reply from the events of a stream."""
 
     @property
-    def has_drawn(self) -> bool:
+    def has_sampled(self) -> bool:
         """Whether there is anything of the reply yet."""
         ...
 
@@ -213,7 +230,7 @@ class StreamedReply(Protocol[Drawn]):
         """
         ...
 
-    def finish(self, *, cut: bool = False) -> Drawn:
+    def finish(self, *, cut: bool = False) -> Sampled:
         """The whole reply. `cut`: there is no end, because nobody wants more.
 
         Raises:
@@ -223,11 +240,11 @@ class StreamedReply(Protocol[Drawn]):
 
 
 class _EventFeeder:
-    """Passes the events of a response to a parser, and their pieces to the `Drawing`."""
+    """Passes the events of a response to a parser, and their pieces to the `PieceStream`."""
 
-    def __init__(self, reader: StreamedReply[Any], drawing: Drawing) -> None:
+    def __init__(self, reader: StreamedReply[Any], reply_stream: PieceStream) -> None:
         self._reader = reader
-        self._drawing = drawing
+        self._reply_stream = reply_stream
         self._events = EventReader()
         self._error: Exception | None = None
         self.has_events = False
@@ -254,7 +271,7 @@ class _EventFeeder:
                 pieces += _parse_body(self._reader.take, event)
             except (ValueError, RecursionError) as error:
                 self._error = error
-        self._drawing.emit(pieces)
+        self._reply_stream.emit(pieces)
 
 
 class ModelServer:
@@ -302,7 +319,7 @@ class ModelServer:
         return await self.exchange(self._write(self._encode, messages, tools, sampling), self._parse)
 
     async def attempt_stream(
-        self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling, drawing: Drawing
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling, reply_stream: PieceStream
     ) -> Completion:
         """Send one request, and pass the reply on while it comes. A server that does not stream is asked as usual.
 
@@ -313,7 +330,7 @@ class ModelServer:
             return await self.attempt(messages, tools, sampling)
         encode, make_reader = self._streaming
         body = self._write(encode, messages, tools, sampling)
-        return await self.exchange_stream(body, make_reader(drawing), self._parse, drawing)
+        return await self.exchange_stream(body, make_reader(reply_stream), self._parse, reply_stream)
 
     def _write(
         self, encode: Encode, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling
@@ -332,16 +349,16 @@ class ModelServer:
         return self._read_whole(await self._send(body), parse)
 
     async def exchange_stream(
-        self, body: bytes, reader: "StreamedReply[T]", parse: Callable[[bytes], T], drawing: Drawing
+        self, body: bytes, reader: "StreamedReply[T]", parse: Callable[[bytes], T], reply_stream: PieceStream
     ) -> T:
         """Send a body once. `reader` gets the events of the response, `parse` gets a response that is no stream.
 
-        If the drawing is abandoned and the task is cancelled, the result is what has come until then.
+        If the sampling is abandoned and the task is cancelled, the result is what has come until then.
 
         Raises:
             ServerFault: there was no response that could be read.
         """
-        feeder = _EventFeeder(reader, drawing)
+        feeder = _EventFeeder(reader, reply_stream)
         try:
             response = await self._send(body, feeder.feed)
             if not feeder.has_events:
@@ -349,15 +366,15 @@ class ModelServer:
             return feeder.finish()
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if task is None or not drawing.abandoned or not reader.has_drawn or task.uncancel():
+            if task is None or not reply_stream.abandoned or not reader.has_sampled or task.uncancel():
                 raise
             return reader.finish(cut=True)
         except (ValueError, RecursionError) as error:
             fault = self._make_reply_fault(error, Response(200, [], feeder.last))
-            fault.seen = drawing.begun
+            fault.seen = reply_stream.begun
             raise fault from None
         except ServerFault as fault:
-            fault.seen = drawing.begun
+            fault.seen = reply_stream.begun
             raise
 
     async def _send(self, body: bytes, feed: Callable[[bytes], None] | None = None) -> Response:
@@ -442,30 +459,6 @@ def find_permanence(status: int, body: bytes) -> Permanent:
     if status in (401, 402) or (status == 429 and not is_retryable(status, body)):
         return "yes"
     return "unless_answered" if status in (403, 404) else "no"
-
-
-def read_retry_after(response: Response, now: float) -> float | None:
-    """The seconds that the server asks to wait. The headers give milliseconds, seconds, or a date."""
-    if milliseconds := _parse_number(response.get_header("retry-after-ms")):
-        return milliseconds / 1000
-    text = response.get_header("retry-after")
-    if not text:
-        return None
-    seconds = _parse_number(text)
-    if seconds is not None:
-        return seconds
-    try:
-        return max(0.0, parsedate_to_datetime(text).timestamp() - now)
-    except ValueError:
-        return None
-
-
-def _parse_number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if 0 <= value < float("inf") else None
 
 
 def _parse_body(parse: Callable[[bytes], T], body: bytes) -> T:

@@ -8,8 +8,9 @@ Statuses 408, 429 and 5xx, connection errors, time-outs and unreadable replies a
 full jitter and the server's own `Retry-After`. All other errors are raised at once. Some of them are caused by the
 request. Others, such as a wrong key or model name, would meet every request: they are raised as `ModelUnusable`, which
 stops the run. A server that fails several times in a row is set aside for a growing time and then tried by a single
-request. When no server has answered for `patience` seconds, all waiting requests fail. Servers that have never answered
-get only `first_patience`: most likely an address is wrong, and only the user can fix that (`ModelUnusable`). A wait of
+request. When no server has answered for `patience` seconds, all requests that are under way fail with `ModelUnusable`,
+which stops the run: it can be resumed when a server is back. Later requests try again, once each. Servers that have
+never answered get only `first_patience`, and later requests fail at once: most likely an address is wrong. A wait of
 more than a few seconds is reported through `tell`.
 
 Nothing polls. A request waits for the turn of another request to end, or sleeps until a known time. Turns are given in
@@ -25,7 +26,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ludus.errors import ModelError, ModelUnusable
-from ludus.models.reply_pieces import Drawing
+from ludus.models.reply_pieces import PieceStream
 from ludus.models.server import ModelServer, Price, Retry, ServerFault
 from ludus.models.token_estimate import estimate_prompt, estimate_reply
 from ludus.types import Completion, Message, Sampling, ToolSpec
@@ -49,7 +50,7 @@ class Timing:
 
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
-    draw: Callable[[], float] = random.random
+    sample: Callable[[], float] = random.random
     """Uniform in [0, 1)."""
 
 
@@ -143,11 +144,11 @@ def choose_lane(lanes: Sequence[Lane], now: float, retry: Retry, avoid: Lane | N
     return min(lanes, key=lambda lane: lane.closed_until)
 
 
-def compute_backoff(attempt: int, asked: float | None, retry: Retry, draw: float) -> float:
-    """Seconds to wait after the failed `attempt` (from 1). `asked` comes from the server; `draw` is in [0, 1)."""
+def compute_backoff(attempt: int, asked: float | None, retry: Retry, sample: float) -> float:
+    """Seconds to wait after the failed `attempt` (from 1). `asked` comes from the server; `sample` is in [0, 1)."""
     if asked is not None:
-        return min(asked, retry.longest_asked) + draw * retry.first
-    return draw * min(retry.longest, retry.first * 2.0 ** (attempt - 1))
+        return min(asked, retry.longest_asked) + sample * retry.first
+    return sample * min(retry.longest, retry.first * 2.0 ** (attempt - 1))
 
 
 class _Waiter:
@@ -174,7 +175,7 @@ class ServerPool:
         self._retry = retry
         self._clock = timing.clock
         self._sleep = timing.sleep
-        self._draw = timing.draw
+        self._sample = timing.sample
         now = timing.clock()
         self._lanes = tuple(Lane(server, now) for server in servers)
         self._queue: deque[_Waiter] = deque()
@@ -183,6 +184,8 @@ class ServerPool:
         self._answered = False
         """Whether any server has ever answered, even with an error."""
         self._final_error: ModelError | None = None
+        self._given_up: tuple[float, ModelUnusable] | None = None
+        """When, and with which error, the requests that were under way were given up."""
         self._tell = tell
         self._failing_since: float | None = None
         """When the first attempt began that failed after the last reply."""
@@ -196,7 +199,8 @@ class ServerPool:
     @property
     def price(self) -> Price:
         """The highest prices of all servers. Used to estimate the cost of a call."""
-        return max((lane.server.settings.price for lane in self._lanes), key=lambda p: (p.completion, p.prompt))
+        prices = (lane.server.settings.price for lane in self._lanes)
+        return max(prices, key=lambda price: (price.completion or 0.0, price.prompt or 0.0))
 
     async def complete(
         self,
@@ -215,13 +219,13 @@ class ServerPool:
         messages: Sequence[Message],
         tools: Sequence[ToolSpec],
         sampling: Sampling,
-        drawing: Drawing,
+        reply_stream: PieceStream,
         *,
         on_retry: OnRetry | None = None,
     ) -> Completion:
-        """`complete`, and pass the reply on while it is drawn. It is not retried once a part of it was passed on."""
+        """`complete`, and pass the reply on while it is sampled. It is not retried once a part of it was passed on."""
         return await self._complete(
-            lambda server: server.attempt_stream(messages, tools, sampling, drawing),
+            lambda server: server.attempt_stream(messages, tools, sampling, reply_stream),
             messages,
             tools,
             sampling,
@@ -252,10 +256,9 @@ class ServerPool:
         self, once: Callable[[Lane], Awaitable[T]], *, expected_tokens: int = 0, on_retry: OnRetry | None = None
     ) -> T:
         """Run `once` with the best server. Retry, perhaps on another server, while that may help."""
-        attempt, avoid = 1, None
+        attempt, avoid, began = 1, None, self._clock()
         while True:
-            if self._final_error is not None:
-                raise self._final_error
+            self._raise_if_given_up(began)
             lane = await self._lease(avoid)
             watch = None if self._tell is None or lane.has_replied else self._watch_first_reply(lane)
             started = self._clock()
@@ -278,6 +281,7 @@ class ServerPool:
                 self._release(lane)
             if not fault.retryable or fault.seen:
                 raise fault
+            self._raise_if_given_up(began)
             if self._failing_since is None:
                 self._failing_since = started
             if attempt > self._retry.retries:
@@ -320,7 +324,7 @@ class ServerPool:
         others = (other for other in self._lanes if other is not lane)
         if attempt < len(self._lanes) and any(other.has_room(now, self._retry) for other in others):
             return
-        wait = compute_backoff(attempt, fault.retry_after, self._retry, self._draw())
+        wait = compute_backoff(attempt, fault.retry_after, self._retry, self._sample())
         since = now if self._failing_since is None else self._failing_since
         if now + wait - since >= NOTICE_AFTER:
             where, _, why = fault.brief.partition(": ")
@@ -392,7 +396,14 @@ class ServerPool:
         down = now - self._down_since
         patience = self._retry.patience if self._answered else self._retry.first_patience
         if down > patience and all(lane.trips for lane in self._lanes):
-            self._give_up(ModelError(f"no server has answered for {down:.0f} s; the last fault: {fault}"))
+            self._give_up(ModelUnusable(f"no server has answered for {down:.0f} s; the last fault: {fault}"), now)
+
+    def _raise_if_given_up(self, began: float) -> None:
+        """Raise the error of requests that were given up, if one that began then is among them."""
+        if self._final_error is not None:
+            raise self._final_error
+        if self._given_up is not None and began <= self._given_up[0]:
+            raise self._given_up[1]
 
     def _raise_if_permanent(self, lane: Lane, fault: ServerFault) -> None:
         """Raise `ModelUnusable` if all requests would fail as this one did. Those that wait for a turn fail too."""
@@ -403,12 +414,13 @@ class ServerPool:
 
     def _note_answer(self) -> None:
         self._answered = True
-        self._down_since = self._final_error = None
+        self._down_since = self._final_error = self._given_up = None
 
-    def _give_up(self, error: ModelError) -> None:
-        """Fail all waiting requests. If no server has ever answered, all later requests fail too."""
+    def _give_up(self, error: ModelUnusable, now: float) -> None:
+        """Fail all requests that are under way. If no server has ever answered, all later requests fail too."""
+        self._given_up = now, error
         if not self._answered:
-            error = self._final_error = ModelUnusable(str(error))
+            self._final_error = error
         self._fail_waiting(error)
 
     def _fail_waiting(self, error: ModelError) -> None:

@@ -5,7 +5,8 @@ They are good enough to reserve a budget and to limit a request rate. Where a re
 
 from collections.abc import Sequence
 
-from ludus.types import Message, Sampling, ToolSpec, to_json
+from ludus.encoding import to_json
+from ludus.types import Message, Sampling, ToolSpec
 
 REPLY_TOKENS = 1024
 """The estimate for a reply without a limit."""

@@ -10,10 +10,10 @@ lead to acceptance. The items that the current skill solves come first, because 
 is better follows from the votes, with a flat prior (`ludus.stats.compute_win_probability`). It accepts and rejects as
 soon as this probability is high or low enough. If all rollouts are used and the probability is in between, the decision
 is `undecided`: this is the third verdict, and the current skill stays. Rollouts without a score are missing data, not
-votes. Each decision draws an order of the items of its own, so that no few items decide about all candidates.
+votes. Each decision samples an order of the items of its own, so that no few items decide about all candidates.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from random import Random
 
@@ -133,10 +133,6 @@ def _compute_probability(gate: Gate, candidate: Contender, current: Contender) -
     """The probability that the candidate is better; None if no item has a score under both."""
     paired = compare(gate, candidate, current)
     return None if paired is None else paired.better
-
-
-RULES: Mapping[str, Rule] = {"mean": judge, "curtailed": Curtailed(), "sequential": Sequential()}
-"""The built-in rules by the name in `gate.rule`."""
 
 
 def split_blocks(order: Sequence[str], size: int) -> Iterator[tuple[Sequence[str], Sequence[str]]]:

@@ -20,6 +20,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from ludus.settings import UsedIf
 from ludus.skill import Skill, remove_regions
 from ludus.stats import PairedStats, compare_pairs
 from ludus.types import Count
@@ -75,6 +76,16 @@ class Gate(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown
     added_later: ClassVar[tuple[str, ...]] = (
         "rule", "block", "accept_at", "reject_at", "lean_at", "passes", "refresh",
     )  # fmt: skip
+    used_if: ClassVar[Mapping[str, tuple[UsedIf, ...]]] = {
+        "mixed_weight": (UsedIf("metric", ("mixed",)),),
+        "density_weight": (UsedIf("density", (True,)),),
+        "leading_words": (UsedIf("density", (True,)),),
+        "block": (UsedIf("rule", other_than=("", "mean")),),
+        "accept_at": (UsedIf("rule", other_than=("", "mean", "curtailed")),),
+        "reject_at": (UsedIf("rule", other_than=("", "mean", "curtailed")),),
+        "lean_at": (UsedIf("rule", other_than=("", "mean", "curtailed")),),
+        "passes": (UsedIf("rule", other_than=("", "mean", "curtailed")),),
+    }
 
 
 METRICS = {"hard": "passed", "soft": "partial credit", "mixed": "mixed"}

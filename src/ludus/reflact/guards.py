@@ -16,7 +16,7 @@ answer passes, unless the verifier does not look at the reference. `make_canarie
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import Literal, TypeVar, get_args
 
@@ -56,7 +56,9 @@ class GuardSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
     """What may not get into a skill."""
 
     enabled: bool = True
-    """Refuse edits that hold a secret, the answer of a task or a copied piece of a task."""
+    """Look for edits that hold a secret, the answer of a task or a copied piece of a task."""
+    refuse: bool = True
+    """Refuse such edits. If not, they are made, and the run warns of each."""
     words: Count = 10
     """The number of words in a row that make a copy of a task."""
     answer_chars: Count = 12
@@ -92,18 +94,33 @@ class Fault(Struct, frozen=True):
 
 
 class Guard:
-    """Checks texts against the tasks of the train and the selection split. The index of the tasks is made once."""
+    """Checks texts against the tasks of the train and the selection split. The index of the tasks is made once.
 
-    def __init__(self, settings: GuardSettings, train: Sequence[Task], selection: Sequence[Task]) -> None:
+    `warn` is told of the texts that are not refused although something is wrong with them (`GuardSettings.refuse`).
+    """
+
+    def __init__(
+        self,
+        settings: GuardSettings,
+        train: Sequence[Task],
+        selection: Sequence[Task],
+        warn: Callable[[str], None] = lambda warning: None,
+    ) -> None:
         self._settings = settings
+        self._warn = warn
         self._splits = {"train": train, "selection": selection}
         self._rows: dict[str, Mapping[tuple[str, ...], str]] = {}
         self._answers: dict[str, Mapping[str, str]] = {}
 
     def find_fault(self, before: Skill, added: str) -> Fault | None:
-        """What is wrong with a text that is added to a skill; None if nothing. What the skill has is allowed."""
-        if not self._settings.enabled or not added.strip():
-            return None
+        """Why a text may not be added to a skill; None if it may. What the skill has is allowed."""
+        fault = self._look_for_fault(before, added) if self._settings.enabled and added.strip() else None
+        if fault is None or self._settings.refuse:
+            return fault
+        self._warn(f"a text is added to the skill although {fault.describe()}")
+        return None
+
+    def _look_for_fault(self, before: Skill, added: str) -> Fault | None:
         if (secret := _SECRETS.search(added)) and secret[0] not in before.text:
             return Fault("secret", "")
         plain = remove_examples(added)

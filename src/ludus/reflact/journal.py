@@ -1,11 +1,12 @@
 """The journal of a training run: costs, events and progress of the part that is running.
 
-The `Journal` collects costs and unusable replies since the last record was made. No decision depends on it.
+The `Journal` collects costs, unusable replies and warnings since the last record was made. No decision depends on it.
 """
 
 import asyncio
 import math
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 
@@ -37,6 +38,8 @@ class Journal:
         self._watch = watch
         self._usages: dict[tuple[str, str], list[Usage]] = {}
         self._events: list[UnusableReply] = []
+        self._warnings: dict[str, None] = {}
+        self._suspects: Counter[str] = Counter()
         self._outcomes: set[str] = set()
         self._new: list[str] = []
         self.epoch = self.step = 0
@@ -48,15 +51,20 @@ class Journal:
         if role == "optimizer":
             self.report_progress(stage, len(usages), 0)
 
-    def book_outcome(self, key: str, stage: str, usage: Usage) -> None:
-        """Count the cost of a rollout, once in the run however often the rollout is used."""
+    def book_outcome(self, key: str, stage: str, usage: Usage, suspects: int = 0) -> None:
+        """Count the cost of a rollout, once in the run however often the rollout is used. `suspects`: 1 if it is
+        one."""
         if key not in self._outcomes:
             self._outcomes.add(key)
             self._new.append(key)
+            self._suspects[stage] += suspects
             self.book("agent", stage, usage)
 
     def note(self, event: UnusableReply) -> None:
         self._events.append(event)
+
+    def warn(self, warning: str) -> None:
+        self._warnings[warning] = None
 
     def report_progress(self, stage: str, done: int, total: int) -> None:
         if self._watch is not None:
@@ -64,16 +72,25 @@ class Journal:
 
     def sum_costs(self) -> tuple[StageCost, ...]:
         """The costs since the last `close`. They are exactly the same in whatever order the calls ended."""
-        return tuple(_sum_usages(role, stage, self._usages[role, stage]) for role, stage in sorted(self._usages))
+        return tuple(
+            _sum_usages(role, stage, self._usages[role, stage], self._suspects[stage] if role == "agent" else 0)
+            for role, stage in sorted(self._usages)
+        )
 
     def list_events(self) -> tuple[UnusableReply, ...]:
         return tuple(sorted(self._events, key=lambda event: (event.stage, event.place)))
+
+    def list_warnings(self) -> tuple[str, ...]:
+        """Each warning once, in their order."""
+        return tuple(self._warnings)
 
     def close(self) -> tuple[str, ...]:
         """Start a new part. Returns the outcomes whose cost was counted, for `mark_counted`."""
         counted = tuple(sorted(self._new))
         self._usages.clear()
+        self._suspects.clear()
         self._events.clear()
+        self._warnings.clear()
         self._new.clear()
         return counted
 
@@ -97,14 +114,14 @@ class Clock:
         self._last = now
 
 
-def _sum_usages(role: str, stage: str, usages: list[Usage]) -> StageCost:
+def _sum_usages(role: str, stage: str, usages: list[Usage], suspects: int) -> StageCost:
     usage = Usage(
         sum(u.prompt_tokens for u in usages),
         sum(u.completion_tokens for u in usages),
         sum(u.cached_tokens for u in usages),
         math.fsum(u.dollars for u in usages),
     )
-    return StageCost(role, stage, len(usages), usage)
+    return StageCost(role, stage, len(usages), usage, suspects)
 
 
 @asynccontextmanager

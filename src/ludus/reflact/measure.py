@@ -1,10 +1,10 @@
 """Measure skills: run them on tasks, and turn the rollouts into measures.
 
-`Runner` runs every rollout through `ludus.runner.run_stored`. The content address covers the environment, the task, the
-replicate, the seed and the policy with the skill. So a rollout that was run once is always found again, and a score is
-found only for exactly the text that it was measured at. A rollout that failed is run again, then left out of the
-measure and counted; it is never a zero. If most of them fail, `Outage` stops the run: all finished work is kept, and
-resuming runs the failed ones again.
+`SkillRunner` runs every rollout through `ludus.engine.run_stored`. The content address covers the environment, the
+task, the replicate, the seed and the policy with the skill. So a rollout that was run once is always found again, and a
+score is found only for exactly the text that it was measured at. A rollout that failed is run again, then left out of
+the measure and counted; it is never a zero. A suspect counts as `run.suspects` says. If most of them fail, `Outage`
+stops the run: all finished work is kept, and resuming runs the failed ones again.
 """
 
 import dataclasses
@@ -15,17 +15,15 @@ from typing import NamedTuple
 
 from msgspec import UNSET
 
-from ludus.agent import Policy
-from ludus.env import Env
+from ludus.engine import compute_outcome_key, derive_seed, run_stored
 from ludus.errors import TRACEBACK, LudusError
+from ludus.policy import Policy
 from ludus.reflact.gate import Mark, Measure, mean
 from ludus.reflact.journal import Journal
 from ludus.reflact.rollout_origins import record_stage
-from ludus.rollout import Job, RunOptions, derive_seed
-from ludus.runner import compute_outcome_key, run_stored
-from ludus.sandbox.pool import Pool
+from ludus.runner import Job, Runner
 from ludus.skill import Skill
-from ludus.store import Store
+from ludus.suspects import count_suspects
 from ludus.types import Failure, Rollout, Task
 
 OnRollout = Callable[[int, Rollout], None]
@@ -53,18 +51,15 @@ class Trial(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Runner:
-    """Runs skills on tasks, with one environment, one policy and one store."""
+class SkillRunner:
+    """Runs skills on tasks: the rollouts of one policy with changing skills."""
 
-    env: Env
+    runner: Runner
     policy: Policy
-    pool: Pool | None
-    store: Store
     journal: Journal
-    options: RunOptions = RunOptions()
     max_failed: float = 0.5
 
-    async def roll(
+    async def run_trials(
         self,
         trials: Sequence[Trial],
         stage: str,
@@ -76,10 +71,10 @@ class Runner:
         `earlier` are rollouts of the same measurement. They count when the share of failures is computed.
         """
         skills = dict.fromkeys(trial.skill for trial in trials)
-        actor = self.policy.actor.use_stage(stage) if self.policy.actor else None
-        policies = {skill: dataclasses.replace(self.policy, skill=skill, actor=actor) for skill in skills}
+        agent = self.policy.agent and self.policy.agent.use_stage(stage)
+        policies = {skill: dataclasses.replace(self.policy, skill=skill, agent=agent) for skill in skills}
         jobs = [_make_job(trial, policies[trial.skill]) for trial in trials]
-        keys = [compute_outcome_key(job, self.env) for job in jobs]
+        keys = [compute_outcome_key(job, self.runner.env) for job in jobs]
         places: dict[str, list[int]] = {}
         for index, key in enumerate(keys):
             places.setdefault(key, []).append(index)
@@ -87,16 +82,15 @@ class Runner:
 
         def on_outcome(key: str, rollout: Rollout) -> None:
             done[key] = rollout
-            self.journal.book_outcome(key, stage, rollout.usage)
+            self.journal.book_outcome(key, stage, rollout.usage, count_suspects([rollout]))
             for index in places[key]:
                 if on_rollout is not None:
                     on_rollout(index, rollout)
             self.journal.report_progress(stage, len(done), len(places))
 
-        record_stage(self.store, stage, places)
+        record_stage(self.runner.store, stage, places)
         # With read_back: the optimizer must see the same text now and after a resume.
-        addressed = dict(zip(keys, jobs, strict=True))
-        await run_stored(addressed, self.env, self.pool, self.store, self.options, on_outcome=on_outcome)
+        await run_stored(dict(zip(keys, jobs, strict=True)), self.runner, on_outcome=on_outcome)
         if len(done) < len(places):
             raise Stopped("the run was asked to stop")
         _check_outage([*earlier, *done.values()], stage, self.max_failed)
@@ -104,7 +98,7 @@ class Runner:
 
     def check_stop(self) -> None:
         """Raises `Stopped` if the run was asked to."""
-        if self.options.is_stopping:
+        if self.runner.options.is_stopping:
             raise Stopped("the run was asked to stop")
 
     async def measure(
@@ -112,7 +106,7 @@ class Runner:
     ) -> list[Measure]:
         """A measure of each skill on the tasks. The skills run side by side."""
         trials = [Trial(skill, task, seed, r) for skill in skills for task in tasks for r in range(replicates)]
-        rollouts = await self.roll(trials, stage)
+        rollouts = await self.run_trials(trials, stage)
         size = len(tasks) * replicates
         return [
             make_measure(skill, rollouts[number * size : (number + 1) * size]) for number, skill in enumerate(skills)

@@ -17,11 +17,14 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct
 
+from ludus.encoding import canonical, replace_surrogates, to_json
+from ludus.engine import derive_seed
 from ludus.errors import ModelError, ModelUnusable
 from ludus.models import Model
 from ludus.reflact.journal import Journal
@@ -29,9 +32,8 @@ from ludus.reflact.json_extract import extract_json
 from ludus.reflact.prompt_templates import Prompts
 from ludus.reflact.records import REFUSED, UnusableReply
 from ludus.reflact.transcript import shorten
-from ludus.rollout import derive_seed
 from ludus.store import Store, decode_record
-from ludus.types import Completion, Finish, Message, Sampling, canonical, replace_surrogates, to_json
+from ludus.types import Completion, Finish, Message, Sampling
 
 T = TypeVar("T", bound=Struct)
 
@@ -64,6 +66,13 @@ class _StageSampling(Sampling, frozen=True, kw_only=True):
     """The sampling that the model gets: with the stage. Content addresses and records use the plain one."""
 
     stage: str = ""  # pyright: ignore[reportIncompatibleMethodOverride, reportIncompatibleVariableOverride]
+
+
+class _RequestLimits(NamedTuple):
+    """What is special to a request: its most tokens, and fields beside those of all requests."""
+
+    tokens: int | None
+    extra: Mapping[str, Any]
 
 
 class Optimizer:
@@ -104,18 +113,21 @@ class Optimizer:
         otherwise: str,
         check: Callable[[T], str] | None = None,
         tokens: int | None = None,
+        extra: Mapping[str, Any] = MappingProxyType({}),
     ) -> T | UnusableReply:
         """Ask for a reply of type `kind`; an `UnusableReply` says why there is none.
 
         `place` names the place in the run and must be unique within its stage. `otherwise` says what is done without a
-        reply. `check` gets a reply of the right type and returns what is wrong with it, or an empty text.
+        reply. `check` gets a reply of the right type and returns what is wrong with it, or an empty text. `tokens` and
+        `extra` replace the length and the further fields that requests have.
         """
+        limits = _RequestLimits(tokens or self._reply_tokens or self._sampling.max_tokens, extra)
         first = tuple(map(_clean_message, self.prompts.render_messages(prompt, values)))
         messages: tuple[Message, ...] = first
         problem = ""
         for attempt in range(1, self._tries + 1):
             try:
-                completion = await self._complete(prompt, messages, stage, place, attempt, tokens)
+                completion = await self._complete(prompt, messages, stage, place, attempt, limits)
             except ModelError as error:
                 if error.retryable or isinstance(error, ModelUnusable) or not self._answered:
                     raise
@@ -142,12 +154,13 @@ class Optimizer:
         return event
 
     async def _complete(
-        self, prompt: str, messages: tuple[Message, ...], stage: str, place: str, attempt: int, tokens: int | None
+        self, prompt: str, messages: tuple[Message, ...], stage: str, place: str, attempt: int, limits: "_RequestLimits"
     ) -> Completion:
         sampling = msgspec.structs.replace(
             self._sampling,
             seed=derive_seed(self._seed, f"{stage}/{place}", attempt),
-            max_tokens=tokens or self._reply_tokens or self._sampling.max_tokens,
+            max_tokens=limits.tokens,
+            extra={**self._sampling.extra, **limits.extra},
         )
         what = (self.prompts.get_hash(prompt), self._model.name, sampling, messages, stage, place, attempt)
         key = hashlib.sha256(canonical(what)).hexdigest()[:32]

@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 
+from ludus.encoding import canonical
 from ludus.errors import ConfigError, suggest
-from ludus.types import Message, canonical
+from ludus.types import Message
 
 _FIELD = re.compile(r"\{\{(\w+)\}\}")
 _LEDGER_PROMPTS = frozenset({"analyst_lines"})
@@ -49,7 +50,7 @@ class Prompts:
         return self._texts[name]
 
     def get_hash(self, name: str) -> str:
-        return hashlib.sha256(self._texts[name].encode()).hexdigest()[:16]
+        return hashlib.sha256(self.get_text(name).encode()).hexdigest()[:16]
 
     def compute_digest(self, recipe: str = "reflact", support: str = "named") -> str:
         """A hash of the prompts that a recipe may use. Runs of earlier versions did not ask for the origin of items."""

@@ -36,7 +36,7 @@ class MeasuredSkill(Struct, frozen=True, omit_defaults=True):
             raise ValueError(f"MeasuredSkill: {self.origin} has the measure of another text")
 
 
-class StageCost(Struct, frozen=True):
+class StageCost(Struct, frozen=True, omit_defaults=True):
     """The cost of one role in one stage. Work that was found in the store is counted where it was first needed."""
 
     role: str
@@ -45,6 +45,8 @@ class StageCost(Struct, frozen=True):
     calls: int
     """Rollouts of the agent, replies of the optimizer."""
     usage: Usage
+    suspects: int = 0
+    """How many of the rollouts were suspects."""
 
 
 def add_costs(*parts: Iterable[StageCost]) -> tuple[StageCost, ...]:
@@ -53,13 +55,19 @@ def add_costs(*parts: Iterable[StageCost]) -> tuple[StageCost, ...]:
     for entry in (entry for part in parts for entry in part):
         key = (entry.role, entry.stage)
         before = sums.get(key, StageCost(*key, 0, Usage()))
-        sums[key] = StageCost(*key, before.calls + entry.calls, before.usage + entry.usage)
+        suspects = before.suspects + entry.suspects
+        sums[key] = StageCost(*key, before.calls + entry.calls, before.usage + entry.usage, suspects)
     return tuple(sums[key] for key in sorted(sums))
 
 
 def count_rollouts(spent: Iterable[StageCost]) -> int:
     """The number of rollouts in these costs."""
     return sum(entry.calls for entry in spent if entry.role == "agent")
+
+
+def count_suspects(spent: Iterable[StageCost]) -> int:
+    """The number of suspects among the rollouts of these costs."""
+    return sum(entry.suspects for entry in spent)
 
 
 REFUSED = "the server refused it"
@@ -250,6 +258,8 @@ class Step(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="step", ta
     lines: LineStep | None = None
     """With the recipe `ledger`: what the rollouts say about lines, and what became of the lines."""
     events: tuple[UnusableReply, ...] = ()
+    warnings: tuple[str, ...] = ()
+    """What a user should know about the texts of this step."""
     spent: tuple[StageCost, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict[str, float])
     """By stage. `reflect` is the time after the rollouts ended, because both run side by side."""
@@ -292,6 +302,8 @@ class EpochEnd(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="epoch
     memory_action: str = "off"
     """`write`, `skip_first_epoch`, `no_content` (the old notes are kept), `off`."""
     events: tuple[UnusableReply, ...] = ()
+    warnings: tuple[str, ...] = ()
+    """What a user should know about the guidance."""
     spent: tuple[StageCost, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict[str, float])
     state: RunState
@@ -330,6 +342,8 @@ class Product(Struct, frozen=True):
     hard: float | None
     soft: float | None
     test: SplitScores | None
+    untested: str = ""
+    """Why there is no test result; empty if there is one."""
 
 
 class ShipCandidate(Struct, frozen=True, kw_only=True):
@@ -357,6 +371,8 @@ class Shipment(Struct, frozen=True, kw_only=True):
     shipped: str = ""
     """The hash of the skill that is shipped; empty if the initial skill stays."""
     rollouts: int = 0
+    fresh: bool = True
+    """Whether the measures were made for shipping. If not, they are those that the best skill was chosen for."""
 
 
 class Claim(Struct, frozen=True, kw_only=True):
@@ -411,6 +427,9 @@ class Summary(Struct, frozen=True, kw_only=True, tag="summary", tag_field="recor
     initial: Product
     best: Product
     final: Product
+    best_on_selection: Product | None = None
+    """The skill with the highest score on the selection split during training, shipped or not. None with the recipe
+    `ledger`, which measures nothing there, and in runs of earlier versions."""
     events: tuple[UnusableReply, ...] = ()
     spent: tuple[StageCost, ...]
     """By stage and role, over the whole run."""
@@ -419,6 +438,25 @@ class Summary(Struct, frozen=True, kw_only=True, tag="summary", tag_field="recor
 
 
 Record = Baseline | Step | EpochEnd | Summary
+
+
+def list_record_values(record: Record) -> dict[str, float]:
+    """The numbers of a part for trackers."""
+    values: dict[str, float | None] = {}
+    match record:
+        case Baseline():
+            values = {"selection/hard": record.measure.hard, "selection/soft": record.measure.soft}
+        case Step():
+            values = {"train/hard": record.hard, "train/soft": record.soft}
+            if record.measure is not None:
+                values |= {"selection/hard": record.measure.hard, "selection/soft": record.measure.soft}
+        case EpochEnd():
+            values = {"slow/hard": record.slow.measure.hard if record.slow.measure else None}
+        case Summary():
+            products = {"initial": record.initial, "best": record.best, "final": record.final}
+            values = {f"test/{name}": each.test.overall.hard for name, each in products.items() if each.test}
+    values["suspects"] = float(count_suspects(record.state.spent)) or None
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def count_useless_replies(records: Sequence[Record]) -> int:

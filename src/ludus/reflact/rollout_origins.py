@@ -16,15 +16,16 @@ from typing import Literal, Protocol
 import msgspec
 from msgspec import Struct
 
+from ludus.encoding import canonical, to_json
 from ludus.reflact.records import Baseline, EpochEnd, Record, Step, Summary
 from ludus.reflact.splits import Splits, hash_tasks
 from ludus.store import Store, decode_record
-from ludus.types import Task, canonical, to_json
+from ludus.types import Task
 
 SplitName = Literal["train", "selection", "test"]
 SPLITS: tuple[SplitName, ...] = ("train", "selection", "test")
 
-_STAGES: Mapping[str, SplitName] = {
+STAGE_SPLITS: Mapping[str, SplitName] = {
     "rollout": "train",
     "slow": "train",
     "baseline": "selection",
@@ -74,9 +75,9 @@ def read_origins(store: _RecordReader) -> dict[str, Origin]:
     origins: dict[str, Origin] = {}
     for _, body in store.read_records(STAGE_RECORDS):
         record = decode_record(_STAGE_RECORD, body)
-        if record.stage in _STAGES:
+        if record.stage in STAGE_SPLITS:
             for key in record.outcomes:
-                origins.setdefault(key, Origin(_STAGES[record.stage], record.stage))
+                origins.setdefault(key, Origin(STAGE_SPLITS[record.stage], record.stage))
     return origins
 
 

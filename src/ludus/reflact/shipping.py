@@ -5,6 +5,8 @@ because it was chosen. So a few candidates are measured afresh on the selection 
 the initial skill: same task, same seed. A candidate is shipped if it is better than the initial skill with enough
 certainty. Otherwise the initial skill stays. The winner is then run once on the sealed test split, paired with the
 initial skill. The difference there, with its interval, is the claim of the run. The decisions are pure functions.
+
+With the rule `best`, the skill with the highest score on the selection split is shipped, whatever that score is worth.
 """
 
 import hashlib
@@ -15,15 +17,16 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
+from ludus.encoding import canonical, to_json
 from ludus.reflact.gate import Gate, Measure, pair_marks
 from ludus.reflact.measure import Trial, make_measure, merge_measures
 from ludus.reflact.records import Claim, MeasuredSkill, ShipCandidate, Shipment
-from ludus.reflact.splits import derive_ship_seed, draw_sample
-from ludus.reflact.training_run import Run
+from ludus.reflact.splits import derive_ship_seed, sample_some
+from ludus.reflact.train_settings import TrainSettings
+from ludus.reflact.training_run import TrainingRun
 from ludus.skill import Skill
-from ludus.stats import Interval, PairedStats, compare_pairs
+from ludus.stats import Interval, PairedStats, compare_pairs, compute_win_probability
 from ludus.store import decode_record
-from ludus.types import canonical, to_json
 
 _SURE = 0.99
 """The certainty at which a single candidate is not measured any further."""
@@ -31,11 +34,13 @@ TEST_USES = "test_use"
 """The kind of a record in the store that says that the test split was used."""
 
 
-async def ship(run: Run, initial: Skill, candidates: Sequence[MeasuredSkill], allowance: int | None = None) -> Shipment:
+async def ship(
+    run: TrainingRun, initial: Skill, candidates: Sequence[MeasuredSkill], allowance: int | None = None
+) -> Shipment:
     """Measure the candidates afresh beside the initial skill and choose one. `allowance`: the most rollouts."""
     settings, gate = run.settings.shipping, run.settings.gate
     seed = derive_ship_seed(run.settings.seed)
-    order = draw_sample(run.selection, len(run.selection), seed)
+    order = sample_some(run.selection, len(run.selection), seed)
     rivals = [each for each in {each.skill: each for each in candidates}.values() if each.skill != initial]
     measures = {skill: Measure(skill.hash) for skill in (initial, *(each.skill for each in rivals))}
     left = list(rivals)
@@ -46,7 +51,7 @@ async def ship(run: Run, initial: Skill, candidates: Sequence[MeasuredSkill], al
         if size <= 0:
             break
         slots = [(order[at % len(order)], at // len(order)) for at in range(done, done + size)]
-        rollouts = await run.runner.roll(
+        rollouts = await run.runner.run_trials(
             [Trial(skill, task, seed, replicate) for skill in skills for task, replicate in slots], "ship"
         )
         for place, skill in enumerate(skills):
@@ -66,6 +71,32 @@ async def ship(run: Run, initial: Skill, candidates: Sequence[MeasuredSkill], al
         initial=measures[initial],
         shipped=winner.skill.hash if winner else "",
         rollouts=spent,
+    )
+
+
+def ship_best(gate: Gate, initial: MeasuredSkill, best: MeasuredSkill, rollouts: int = 0) -> Shipment:
+    """Ship the best skill on the selection split, by the measures that it was chosen for."""
+    own, other = (held.measure or Measure(held.skill.hash) for held in (best, initial))
+    is_new = best.skill != initial.skill
+    return Shipment(
+        candidates=(judge_candidate(gate, best, own, other),) if is_new else (),
+        initial=other,
+        shipped=best.skill.hash if is_new else "",
+        rollouts=rollouts,
+        fresh=False,
+    )
+
+
+def explain_rule(settings: TrainSettings, tasks: int) -> str:
+    """What the rule means for a run with this many selection tasks, if that could surprise; else nothing."""
+    shipping = settings.shipping
+    if shipping.rule == "best" or compute_win_probability(tasks, 0) >= shipping.certainty:
+        return ""
+    flags = ("" if settings.recipe == "reflact" else "--recipe reflact ") + "--train.shipping.rule best"
+    return (
+        f"the initial skill will stay, whatever is learned: with {tasks} selection task{'' if tasks == 1 else 's'} no "
+        f"skill can be better with {shipping.certainty:.0%} certainty (train.shipping.certainty). Use more selection "
+        f"tasks, or ship the best one on the selection split: {flags}"
     )
 
 
@@ -110,7 +141,7 @@ class _TestUse(Struct, frozen=True):
 _TEST_USE = msgspec.json.Decoder(_TestUse)
 
 
-def count_test_uses(run: Run, shipped: Skill) -> int:
+def count_test_uses(run: TrainingRun, shipped: Skill) -> int:
     """Record that a skill is tested. Returns how many skills were tested on this split, this one included."""
     use = _TestUse(run.splits.test.digest, shipped.hash)
     key = hashlib.sha256(canonical((TEST_USES, use))).hexdigest()[:32]
@@ -135,11 +166,13 @@ def compute_claim_interval(differences: Sequence[float]) -> Interval:
     return Interval(max(-1.0, low), min(1.0, high))
 
 
-def make_claim(skill: Skill, found: PairedStats | None, *, shipped: bool, split: str = "", uses: int = 0) -> Claim:
-    """The claim of a run in one plain sentence, and its numbers."""
+def make_claim(
+    skill: Skill, found: PairedStats | None, *, shipped: bool, fresh: bool = True, split: str = "", uses: int = 0
+) -> Claim:
+    """The claim of a run in one plain sentence, and its numbers. `fresh`: the skill was chosen by fresh measures."""
     gain = shipped and found is not None and found.interval.low > 0
     return Claim(
-        sentence=_write_sentence(shipped, found, uses),
+        sentence=_write_sentence(shipped, found, uses, fresh),
         gain=gain,
         difference=found.difference if found else None,
         interval=found.interval if found else None,
@@ -150,7 +183,9 @@ def make_claim(skill: Skill, found: PairedStats | None, *, shipped: bool, split:
     )
 
 
-def _write_sentence(shipped: bool, found: PairedStats | None, uses: int) -> str:
+def _write_sentence(shipped: bool, found: PairedStats | None, uses: int, fresh: bool) -> str:
+    if not shipped and not fresh:
+        return "no candidate had a higher score on the selection split; the initial skill stays"
     if not shipped:
         return "no gain that could be told from chance; the initial skill stays"
     if found is None:

@@ -14,6 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from random import Random
 from typing import Literal, TypeVar
@@ -22,11 +23,12 @@ import msgspec
 from msgspec import Struct
 
 from ludus.batch import load_tasks
+from ludus.encoding import canonical
 from ludus.env import Env
 from ludus.errors import ConfigError
 from ludus.reflact.train_settings import DataSettings, TrainSettings
 from ludus.skill import Skill
-from ludus.types import Task, canonical
+from ludus.types import Task
 
 T = TypeVar("T")
 Tasks = tuple[Task, ...]
@@ -59,6 +61,18 @@ class SealedTasks:
         if not isinstance(finished, FinishedSkills):  # pyright: ignore[reportUnnecessaryIsInstance]  # the seal itself
             raise TypeError("the test split is sealed until training is over: unseal takes a FinishedSkills")
         return self.__tasks
+
+
+class Sizes(Struct, frozen=True):
+    """The number of tasks in each split."""
+
+    train: int
+    selection: int
+    test: int
+
+    @property
+    def total(self) -> int:
+        return self.train + self.selection + self.test
 
 
 @dataclass(frozen=True)
@@ -146,7 +160,8 @@ def load_splits(env: Env, settings: DataSettings) -> Splits:
     if settings.mode == "ratio":
         pool = [task for name in settings.pool for task in load_tasks(env, name)]
         _check_ids("pool", pool)
-        parts = divide(pool, parse_ratio(settings.ratio), settings.seed)
+        ratio = parse_ratio(settings.ratio) if settings.ratio else choose_ratio(len(pool))
+        parts = divide(pool, ratio, settings.seed)
         names = ("train", "selection", "test")
         parts = tuple(tuple(_set_split(name, task) for task in part) for name, part in zip(names, parts, strict=True))
     elif settings.mode == "splits":
@@ -168,6 +183,23 @@ def parse_ratio(text: str) -> tuple[int, int, int]:
         raise ConfigError(f"data.ratio: {text!r} must be three positive whole numbers such as '2:1:7'")
     train, selection, test = (int(part) for part in parts)
     return train, selection, test
+
+
+USUAL_RATIO = (2, 1, 7)
+FEW = 20
+"""Fewer selection tasks than this tell little apart."""
+
+
+def choose_ratio(tasks: int) -> tuple[int, int, int]:
+    """How a pool of this many tasks is divided where the user did not say it: with enough selection tasks that one of
+    the skills can win."""
+    if compute_sizes(tasks, USUAL_RATIO)[1] >= FEW:
+        return USUAL_RATIO
+    return (1, 1, 1) if tasks >= 12 else (1, 2, 1)
+
+
+def format_ratio(ratio: tuple[int, int, int]) -> str:
+    return ":".join(map(str, ratio))
 
 
 def divide(items: Sequence[T], ratio: tuple[int, int, int], seed: int) -> tuple[tuple[T, ...], ...]:
@@ -218,8 +250,8 @@ def choose_selection(tasks: Tasks, settings: TrainSettings) -> Tasks:
         return tasks
     if settings.selection_draw == "first":
         return tasks[:size]
-    drawn = {task.id for task in draw_sample(tasks, size, settings.seed)}
-    return tuple(task for task in tasks if task.id in drawn)
+    sampled = {task.id for task in sample_some(tasks, size, settings.seed)}
+    return tuple(task for task in tasks if task.id in sampled)
 
 
 # ---- the plan of an epoch -------------------------------------------------------------------------------------------
@@ -247,7 +279,7 @@ def plan_epoch(
         for index in range(step * accumulation, (step + 1) * accumulation):
             part = order[index * batch_size : (index + 1) * batch_size]
             own_seed = derive_batch_seed(seed, epoch, index)
-            batches.append(TrainBatch(own_seed, part or draw_sample(order, batch_size, own_seed)))
+            batches.append(TrainBatch(own_seed, part or sample_some(order, batch_size, own_seed)))
         steps.append(tuple(batches))
     return steps
 
@@ -257,8 +289,8 @@ def derive_batch_seed(seed: int, epoch: int, index: int) -> int:
     return seed + 1000 * epoch + index + 1
 
 
-def draw_sample(tasks: Sequence[Task], size: int, seed: int) -> Tasks:
-    """Draw tasks without replacement."""
+def sample_some(tasks: Sequence[Task], size: int, seed: int) -> Tasks:
+    """Sample tasks without replacement."""
     return _shuffle(tasks, seed)[:size]
 
 
@@ -279,15 +311,16 @@ def derive_step_seed(seed: int, step: int) -> int:
 
 def order_tasks(tasks: Sequence[Task], start: int, size: int, seed: int) -> Tasks:
     """Tasks number `start` to `start + size` of all epochs in a row, each epoch shuffled anew."""
-    found: list[Task] = []
-    epoch = 1 + start // len(tasks)
-    while len(found) < start % len(tasks) + size:
-        found += _shuffle(tasks, seed + 1000 * epoch)
-        epoch += 1
-    return tuple(found[start % len(tasks) :][:size])
+    places = (divmod(number, len(tasks)) for number in range(start, start + size))
+    return tuple(tasks[_sample_order(len(tasks), seed + 1000 * (1 + epoch))[place]] for epoch, place in places)
 
 
 def _shuffle(tasks: Sequence[Task], seed: int) -> Tasks:
-    shuffled = list(tasks)
-    Random(seed).shuffle(shuffled)
-    return tuple(shuffled)
+    return tuple(tasks[place] for place in _sample_order(len(tasks), seed))
+
+
+@lru_cache(maxsize=8)  # each step of the recipe `ledger` takes a few tasks of the same epoch
+def _sample_order(count: int, seed: int) -> tuple[int, ...]:
+    order = list(range(count))
+    Random(seed).shuffle(order)
+    return tuple(order)

@@ -13,15 +13,16 @@ from msgspec import Meta, Struct, field
 from ludus.errors import ConfigError
 from ludus.reflact.gate import Gate
 from ludus.reflact.guards import GuardSettings
-from ludus.reflact.ledger.ledger_settings import LedgerSettings, Probability
+from ludus.reflact.ledger.settings import LedgerSettings, Probability
 from ludus.reflact.schedule import Schedule
-from ludus.settings import Settings, get_recorded
+from ludus.settings import Settings, UsedIf, get_recorded
 from ludus.types import Count, Sampling, Whole
 
 UpdateMode = Literal["patch", "rewrite_from_suggestions", "full_rewrite_minibatch"]
 Control = Literal["scheduled", "autonomous", "none"]
 Recipe = Literal["ledger", "reflact"]
 PairPolicy = Literal["mixed", "changed", "unchanged"]
+ShippingRule = Literal["certain", "best"]
 
 
 class DataSettings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -31,8 +32,9 @@ class DataSettings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     """`ratio`: divide one pool of tasks. `splits`: three splits of the environment. `folder`: three folders."""
     pool: tuple[str, ...] = ("train",)
     """For `ratio`: the environment's splits that make up the pool."""
-    ratio: str = "2:1:7"
-    """For `ratio`: the shares of train, selection and test."""
+    ratio: str = ""
+    """For `ratio`: the shares of train, selection and test. Empty: `2:1:7` if that gives at least 20 selection tasks,
+    else `1:1:1`, or `1:2:1` for fewer than 12 tasks: a few selection tasks can never show that a skill is better."""
     seed: int = 42
     """For `ratio`: the seed for shuffling the pool."""
     train: str = "train"
@@ -48,6 +50,12 @@ class DataSettings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     """Use only the first tasks of each split, this many; 0 uses all."""
     overlap: Literal["refuse", "drop"] = "refuse"
     """What to do with a task that is in two splits: refuse to start, or drop it from the earlier split."""
+
+    used_if: ClassVar[Mapping[str, tuple[UsedIf, ...]]] = {
+        **dict.fromkeys(("pool", "ratio", "seed"), (UsedIf("mode", ("ratio",)),)),
+        **dict.fromkeys(("train", "selection", "test"), (UsedIf("mode", ("splits",)),)),
+        "folder": (UsedIf("mode", ("folder",)),),
+    }
 
 
 class SlowUpdate(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -89,16 +97,31 @@ class ExemplarsSettings(Settings, frozen=True, kw_only=True):
 
 
 class ShippingSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
-    """How the skill is chosen that a run ends with: candidates are measured afresh, paired with the initial skill."""
+    """How the skill is chosen that a run ends with."""
 
+    rule: ShippingRule = "certain"
+    """`certain`: candidates are measured afresh, paired with the initial skill, and one is shipped if it is better with
+    enough certainty. `best`: the skill with the highest score on the selection split is shipped, as SkillOpt does; its
+    score is too high, because it was chosen for it. For the recipe `reflact`."""
     passes: Count = 4
-    """The most passes over the selection split, each with new seeds. The first one drops the weaker half of the
-    candidates."""
+    """For `certain`: the most passes over the selection split, each with new seeds. The first one drops the weaker half
+    of the candidates."""
     certainty: Probability = 0.95
-    """A candidate is shipped if it is better than the initial skill with at least this probability. Otherwise the
-    initial skill stays."""
+    """For `certain`: a candidate is shipped if it is better than the initial skill with at least this probability.
+    Otherwise the initial skill stays."""
     reserve: Probability = 0.2
     """For the recipe `ledger`: the share of the rollouts, without the test, that is kept for shipping."""
+
+
+_FOR_REFLACT = (
+    "batch_size", "accumulation", "merge_batch_size", "support", "min_edit_budget", "schedule", "control",
+    "lenient_edits", "slow", "memory", "appendix.sources", "selection_replicates", "rewrite_tokens",
+    "gate.enabled", "gate.margin", "gate.no_regression", "gate.rule", "gate.block", "gate.accept_at", "gate.reject_at",
+    "gate.lean_at", "gate.passes", "gate.refresh",
+)  # fmt: skip
+"""What the recipe `ledger` does not use: it has batches of its own, and no gate."""
+_FOR_OWN_PROPOSERS = ("failure_only", "edit_budget")
+"""What it uses only with proposers other than the analysts."""
 
 
 class TrainSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
@@ -166,11 +189,12 @@ class TrainSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
     selection_size: Whole = 0
     """Use only this many selection tasks; 0 uses all."""
     selection_draw: Literal["random", "first"] = "random"
-    """Which ones: drawn with `seed`, or the first ones."""
+    """Which ones: sampled with `seed`, or the first ones."""
     selection_replicates: Count = 1
     """Rollouts per selection task. More rollouts give less noise."""
     test: bool = True
-    """At the end, run the initial, the best and the final skill on the sealed test split."""
+    """At the end, run the initial skill and the one that is shipped on the sealed test split; with the recipe `reflact`
+    the final one, too."""
     test_size: Whole = 0
     """Use only the first test tasks, this many; 0 uses all."""
     test_replicates: Count = 1
@@ -185,6 +209,9 @@ class TrainSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
     """The largest length of the optimizer's replies, in tokens."""
     rewrite_tokens: Count = 64_000
     """The largest length of a reply that holds a whole document, in tokens."""
+    rewrite_extra: dict[str, Any] = field(default_factory=dict[str, Any])
+    """For `rewrite_from_suggestions`: fields of the request for the rewrite, such as another `reasoning_effort`, beside
+    those of `sampling.extra`."""
 
     proposer: str = "analysts"
     """What proposes changes. `analysts`: the optimizer's model reads rollouts and proposes edits. `exemplars`: worked
@@ -201,13 +228,24 @@ class TrainSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
     """Options of a proposer of your own: the fields of its class."""
 
     added_later: ClassVar[tuple[str, ...]] = (
-        "proposer_options", "recipe", "ledger", "shipping", "guards", "selection_draw", "support",
+        "proposer_options", "recipe", "ledger", "shipping", "guards", "selection_draw", "support", "rewrite_extra",
     )  # fmt: skip
     assumed_before: ClassVar[Mapping[str, Any]] = {
         "recipe": "reflact",
         "guards": GuardSettings(enabled=False),
         "selection_draw": "first",
         "support": "minibatch",
+    }
+    used_if: ClassVar[Mapping[str, tuple[UsedIf, ...]]] = {
+        "ledger": (UsedIf("recipe", ("ledger",)),),
+        "shipping.reserve": (UsedIf("recipe", ("ledger",)),),
+        **dict.fromkeys(_FOR_REFLACT, (UsedIf("recipe", ("reflact",)),)),
+        **dict.fromkeys(
+            _FOR_OWN_PROPOSERS, (UsedIf("recipe", ("reflact",)), UsedIf("proposer", other_than=("analysts",)))
+        ),
+        "exemplars": (UsedIf("proposer", ("exemplars",)),),
+        "test_size": (UsedIf("test", (True,)),),
+        "test_replicates": (UsedIf("test", (True,)),),
     }
 
     @property
@@ -217,6 +255,12 @@ class TrainSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
         apart = {"proposer", "exemplars", "sampling", "prompts"}
         fields = {name: value for name, value in get_recorded(self).items() if name not in apart}
         return {**fields, "gate": get_recorded(self.gate)}
+
+    @property
+    def tests_final(self) -> bool:
+        """Whether the final skill is tested even if another one is shipped. That of the recipe `ledger` is one of the
+        candidates, and a test of it would take rollouts that its lines need."""
+        return self.test and self.recipe == "reflact"
 
 
 def check_settings(settings: TrainSettings) -> TrainSettings:
@@ -234,5 +278,10 @@ def check_settings(settings: TrainSettings) -> TrainSettings:
         raise ConfigError(
             f"train.update_mode is {settings.update_mode}, but the recipe `ledger` works with lines: use `patch`, or "
             "set train.recipe to reflact"
+        )
+    if settings.recipe == "ledger" and settings.shipping.rule == "best":
+        raise ConfigError(
+            "train.shipping.rule is best, but the recipe `ledger` measures nothing on the selection split before it "
+            "ships: use `certain`, or set train.recipe to reflact"
         )
     return settings

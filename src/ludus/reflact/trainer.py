@@ -1,6 +1,6 @@
 """The trainer: two recipes, and what every run ends with.
 
-The recipe `reflact` has six stages and one loop; the recipe `ledger` is in `ludus.reflact.ledger.ledger_loop`:
+The recipe `reflact` has six stages and one loop; the recipe `ledger` is in `ludus.reflact.ledger.loop`:
 
     baseline
     for every epoch:
@@ -29,16 +29,15 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from ludus.agent import Policy
-from ludus.env import Env
-from ludus.errors import BudgetExhausted
+from ludus.errors import BudgetExhausted, ConfigError
 from ludus.models import Model
+from ludus.policy import Policy
 from ludus.reflact import step_buffer as buffer
 from ludus.reflact.gate import Gate, Rule, pair_marks
 from ludus.reflact.guards import REFUSED_STATUSES
 from ludus.reflact.items import Item
 from ludus.reflact.journal import Clock, open_task_group
-from ludus.reflact.ledger.ledger_loop import list_candidates, plan_run, train_lines
+from ludus.reflact.ledger.loop import list_candidates, plan_run, train_lines
 from ludus.reflact.measure import Outage, Stopped
 from ludus.reflact.prompt_templates import Prompts
 from ludus.reflact.proposers import Proposer, View, check_result
@@ -55,6 +54,7 @@ from ludus.reflact.records import (
     RunState,
     Shipment,
     SlowReport,
+    SplitScores,
     Step,
     Summary,
     UnusableReply,
@@ -67,6 +67,7 @@ from ludus.reflact.shipping import (
     count_test_uses,
     make_claim,
     ship,
+    ship_best,
 )
 from ludus.reflact.splits import FinishedSkills, Splits, TrainBatch, count_epoch_steps, plan_epoch
 from ludus.reflact.stages.appendix import note_lapses
@@ -80,6 +81,7 @@ from ludus.reflact.stages.evaluate import (
     make_product,
     measure_on_selection,
     run_test,
+    set_measure,
 )
 from ludus.reflact.stages.optimizer_memory import write_memory
 from ludus.reflact.stages.select import choose_items, decide_budget, list_not_selected
@@ -94,14 +96,15 @@ from ludus.reflact.stages.slow_update import (
 )
 from ludus.reflact.stages.update import NO_UPDATE, Update, update
 from ludus.reflact.train_settings import TrainSettings
-from ludus.reflact.training_run import Resources, Run, get_initial_skill, start_run
+from ludus.reflact.training_run import Resources, TrainingRun, get_initial_skill, start_run
+from ludus.runner import Runner
 from ludus.skill import Skill, read_notes
 from ludus.stats import PairedStats, compare_pairs
 from ludus.types import Rollout
 
 
 async def train(
-    env: Env,
+    runner: Runner,
     policy: Policy,
     splits: Splits,
     settings: TrainSettings = TrainSettings(),
@@ -114,6 +117,7 @@ async def train(
 ) -> AsyncGenerator[Record, None]:
     """Train `policy.skill`. Yields a record of each part; the last one is the `Summary`.
 
+    Setting `stop` of the runner's options ends the run before its summary; what is under way is finished and kept.
     `rule` decides about candidates instead of the gate's own rule.
 
     Raises:
@@ -123,7 +127,7 @@ async def train(
         ModelError: the optimizer's server cannot be reached.
     """
     run = start_run(
-        env,
+        runner,
         policy,
         splits,
         settings,
@@ -133,10 +137,16 @@ async def train(
         rule=rule,
         resources=resources,
     )
-    settings = run.settings
-    start = MeasuredSkill(get_initial_skill(policy), "initial_skill")
+    async with aclosing(run_parts(run, get_initial_skill(policy))) as parts:
+        async for part in parts:
+            yield part
+
+
+async def run_parts(run: TrainingRun, initial: Skill) -> AsyncGenerator[Record, None]:
+    """Run the parts of a training run in order, and yield a record of each."""
+    start = MeasuredSkill(initial, "initial_skill")
     state = RunState(initial=start, current=start, best=start)
-    parts = train_lines(run, state) if settings.recipe == "ledger" else train_by_gate(run, state)
+    parts = train_lines(run, state) if run.settings.recipe == "ledger" else train_by_gate(run, state)
     ended_early = ""
     try:
         async with aclosing(parts):
@@ -145,7 +155,7 @@ async def train(
                     yield part
                     state = part.state
             except BudgetExhausted as error:
-                if run.reserve is None:
+                if run.reserve is None or not state.step:  # nothing was learned that could be shipped and tested
                     raise
                 ended_early = str(error)  # what was kept back is enough for shipping and test
         run.release_reserve()
@@ -154,10 +164,11 @@ async def train(
         return
 
 
-async def train_by_gate(run: Run, state: RunState) -> AsyncGenerator[Baseline | Step | EpochEnd, None]:
+async def train_by_gate(run: TrainingRun, state: RunState) -> AsyncGenerator[Baseline | Step | EpochEnd, None]:
     """The recipe `reflact`: the gate accepts or rejects the candidate of each step."""
     settings = run.settings
     plan = {"batch_size": settings.batch_size, "accumulation": settings.accumulation, "seed": settings.seed}
+    _refuse_small_budget(run)
     baseline = await run.load_or_run(Baseline, take_baseline, state)
     yield baseline
     state = baseline.state
@@ -175,21 +186,42 @@ async def train_by_gate(run: Run, state: RunState) -> AsyncGenerator[Baseline | 
         state = end.state
 
 
-def count_end_rollouts(run: Run) -> int:
-    """The rollouts that a run keeps back: the first pass of shipping over two candidates, and the test."""
-    return 3 * len(run.selection) + run.test_rollouts
+def count_end_rollouts(run: TrainingRun) -> int:
+    """The rollouts that a run keeps back: those of shipping, and the test. Shipping takes the first pass over two
+    candidates; the rule `best` measures the final skill at most."""
+    passes = run.settings.selection_replicates if run.settings.shipping.rule == "best" else 3
+    return passes * len(run.selection) + run.test_rollouts
 
 
-def _fits_rollouts(run: Run, state: RunState, train: int) -> bool:
+def _fits_rollouts(run: TrainingRun, state: RunState, train: int) -> bool:
     """Whether the run may take one more step and still ship and test."""
-    step = train + 2 * len(run.selection) * run.settings.selection_replicates
-    return run.rollouts is None or count_rollouts(state.spent) + step + count_end_rollouts(run) <= run.rollouts
+    taken = count_rollouts(state.spent) + count_step_rollouts(run, train)
+    return run.rollouts is None or taken + count_end_rollouts(run) <= run.rollouts
+
+
+def count_step_rollouts(run: TrainingRun, train: int) -> int:
+    """The most rollouts of a step with this many train tasks."""
+    return train + 2 * len(run.selection) * run.settings.selection_replicates
+
+
+def _refuse_small_budget(run: TrainingRun) -> None:
+    """Raise `ConfigError` if the budget of rollouts has no room for the baseline, one step, shipping and the test."""
+    if run.rollouts is None:
+        return
+    settings, train = run.settings, len(run.splits.train)
+    step = count_step_rollouts(run, min(train, settings.batch_size * settings.accumulation))
+    needed = len(run.selection) * settings.selection_replicates + step + count_end_rollouts(run)
+    if needed > run.rollouts:
+        raise ConfigError(
+            f"budget.rollouts is {run.rollouts}, but baseline, one step, shipping and the test take {needed}: nothing "
+            "would be trained. Raise it, or set train.batch_size, train.selection_size or train.test_size"
+        )
 
 
 # ---- the parts of a run ---------------------------------------------------------------------------------------------
 
 
-async def take_baseline(run: Run, state: RunState) -> Baseline:
+async def take_baseline(run: TrainingRun, state: RunState) -> Baseline:
     """Measure the initial skill."""
     clock = Clock(run.journal, state.epoch, state.step)
     (measure,) = await measure_on_selection(run, [state.initial.skill], "baseline")
@@ -227,7 +259,7 @@ class StageResults(NamedTuple):
         return verdict.decision.value if verdict else _name_skip(self.items, self.chosen, self.made.fates)
 
 
-async def take_step(run: Run, state: RunState, place: int, batches: Sequence[TrainBatch]) -> Step:
+async def take_step(run: TrainingRun, state: RunState, place: int, batches: Sequence[TrainBatch]) -> Step:
     """Run the six stages, and make the record of the step."""
     number = state.step + 1
     clock = Clock(run.journal, state.epoch, number)
@@ -255,6 +287,7 @@ async def take_step(run: Run, state: RunState, place: int, batches: Sequence[Tra
         notes=len(read_notes(after.current.skill)),
         consolidated=consolidated,
         events=run.journal.list_events(),
+        warnings=run.journal.list_warnings(),
         spent=spent,
         seconds=clock.seconds,
         state=replace(_note_step(run.settings, after, number, done), spent=add_costs(state.spent, spent)),
@@ -262,7 +295,7 @@ async def take_step(run: Run, state: RunState, place: int, batches: Sequence[Tra
 
 
 async def run_stages(
-    run: Run, state: RunState, view: View, batches: Sequence[TrainBatch], clock: Clock
+    run: TrainingRun, state: RunState, view: View, batches: Sequence[TrainBatch], clock: Clock
 ) -> StageResults:
     """The six stages."""
     # 1 rollout and 2 reflect, side by side
@@ -308,7 +341,7 @@ def _note_step(settings: TrainSettings, state: RunState, number: int, done: Stag
     )
 
 
-def count_steps(run: Run) -> int:
+def count_steps(run: TrainingRun) -> int:
     settings = run.settings
     return settings.epochs * count_epoch_steps(len(run.splits.train), settings.batch_size, settings.accumulation)
 
@@ -321,7 +354,7 @@ def _name_skip(items: Sequence[object], chosen: Sequence[int], fates: Sequence[F
     return "skip_no_rewrite" if chosen else "skip_none_selected"
 
 
-async def end_epoch(run: Run, state: RunState) -> EpochEnd:
+async def end_epoch(run: TrainingRun, state: RunState) -> EpochEnd:
     """Write the slow update and the optimizer memory, both from one comparison."""
     clock = Clock(run.journal, state.epoch, state.step)
     settings = run.settings
@@ -351,6 +384,7 @@ async def end_epoch(run: Run, state: RunState) -> EpochEnd:
         memory=memory or state.memory,
         memory_action=("write" if memory else nothing) if settings.memory else "off",
         events=run.journal.list_events(),
+        warnings=run.journal.list_warnings(),
         spent=spent,
         seconds=clock.seconds,
         state=replace(
@@ -359,7 +393,7 @@ async def end_epoch(run: Run, state: RunState) -> EpochEnd:
     )
 
 
-async def _write_lessons(run: Run, state: RunState, pairs: Sequence[Pair]) -> tuple[SlowReply | None, str]:
+async def _write_lessons(run: TrainingRun, state: RunState, pairs: Sequence[Pair]) -> tuple[SlowReply | None, str]:
     """Write guidance for the agent and memory for the optimizer from the comparison."""
     if state.previous is None or not pairs:
         return None, ""
@@ -375,10 +409,10 @@ async def _write_lessons(run: Run, state: RunState, pairs: Sequence[Pair]) -> tu
     )
 
 
-async def finish(run: Run, state: RunState, ended_early: str = "") -> Summary:
-    """Choose the skill to ship, with fresh measurements, and test it beside the initial skill."""
+async def finish(run: TrainingRun, state: RunState, ended_early: str = "") -> Summary:
+    """Choose the skill to ship, and test it beside the initial skill and the final one."""
     clock = Clock(run.journal, state.epoch, state.step)
-    shipment = await ship(run, state.initial.skill, list_ship_candidates(run, state), count_allowance(run, state))
+    state, shipment = await choose_shipment(run, state)
     canaries = await watch_canaries(run, state.initial.skill, take_shipped(state, shipment).skill)
     if canaries is not None and canaries.suspicious:
         shipment = replace(shipment, shipped="")
@@ -391,6 +425,7 @@ async def finish(run: Run, state: RunState, ended_early: str = "") -> Summary:
         shipped.skill,
         compare_tests(run.settings.gate, finished, tested),
         shipped=shipped.skill != state.initial.skill,
+        fresh=shipment.fresh,
         split=run.splits.test.digest if tested else "",
         uses=count_test_uses(run, shipped.skill) if tested else 0,
     )
@@ -398,7 +433,7 @@ async def finish(run: Run, state: RunState, ended_early: str = "") -> Summary:
 
     epochs = make_epoch_stats(state.history)
     spent = add_costs(state.spent, run.journal.sum_costs())
-    best_so_far = state.best.skill
+    best_so_far = state.best
     state = replace(
         state,
         initial=use_fresh_measure(state.initial, shipment),
@@ -406,9 +441,9 @@ async def finish(run: Run, state: RunState, ended_early: str = "") -> Summary:
         current=use_fresh_measure(state.current, shipment),
         spent=spent,
     )
-    initial, best, final = (
-        make_product(run.settings.gate, held, test.scores if (test := tested.get(held.skill)) else None)
-        for held in (state.initial, state.best, state.current)
+    initial, best, final, best_on_selection = (
+        make_product(run.settings.gate, held, *describe_test(run.settings, tested, held.skill))
+        for held in (state.initial, state.best, state.current, best_so_far)
     )
     return Summary(
         steps=state.step,
@@ -417,7 +452,7 @@ async def finish(run: Run, state: RunState, ended_early: str = "") -> Summary:
         undecided=sum(epoch.undecided for epoch in epochs),
         skipped=sum(epoch.skipped for epoch in epochs),
         epochs=epochs,
-        promoted=state.best.skill != best_so_far,
+        promoted=state.best.skill != best_so_far.skill,
         ended_early=ended_early,
         claim=claim,
         shipment=shipment,
@@ -425,6 +460,7 @@ async def finish(run: Run, state: RunState, ended_early: str = "") -> Summary:
         initial=initial,
         best=best,
         final=final,
+        best_on_selection=best_on_selection if run.settings.recipe == "reflact" else None,
         events=run.journal.list_events(),
         spent=spent,
         seconds=clock.seconds,
@@ -432,12 +468,37 @@ async def finish(run: Run, state: RunState, ended_early: str = "") -> Summary:
     )
 
 
-def list_ship_candidates(run: Run, state: RunState) -> list[MeasuredSkill]:
+async def choose_shipment(run: TrainingRun, state: RunState) -> tuple[RunState, Shipment]:
+    """Choose the skill to ship by the run's rule. Returns the state too: the rule `best` measures the final skill, and
+    it can become the best one."""
+    if run.settings.shipping.rule == "certain":
+        candidates, allowance = list_ship_candidates(run, state), count_allowance(run, state)
+        return state, await ship(run, state.initial.skill, candidates, allowance)
+    rollouts = 0
+    if state.current.measure is None:
+        (measure,) = await measure_on_selection(run, [state.current.skill], "ship")
+        rollouts = len(run.selection) * run.settings.selection_replicates
+        state = set_measure(state, measure, run.settings.gate)
+    return state, ship_best(run.settings.gate, state.initial, state.best, rollouts)
+
+
+def describe_test(
+    settings: TrainSettings, tested: Mapping[Skill, TestResult], skill: Skill
+) -> tuple[SplitScores | None, str]:
+    """The test result of a skill, or why it has none."""
+    if skill in tested:
+        return tested[skill].scores, ""
+    if not settings.test:
+        return None, "train.test is false"
+    return None, "it is not the skill that is shipped; measure it with `ludus evaluate --agent.skill FILE`"
+
+
+def list_ship_candidates(run: TrainingRun, state: RunState) -> list[MeasuredSkill]:
     """The few skills that are measured afresh."""
     return list_candidates(run, state) if run.settings.recipe == "ledger" else [state.best, state.current]
 
 
-def count_allowance(run: Run, state: RunState) -> int | None:
+def count_allowance(run: TrainingRun, state: RunState) -> int | None:
     """The most rollouts for shipping; None if nothing limits them."""
     if run.settings.recipe == "ledger":
         total = plan_run(run).total

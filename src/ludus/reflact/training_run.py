@@ -13,17 +13,18 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar
 import msgspec
 from msgspec import UNSET, Struct
 
-from ludus.agent import Policy
+from ludus.encoding import canonical, to_json
 from ludus.env import Env
 from ludus.errors import ConfigError
 from ludus.models import Model
+from ludus.policy import Policy
 from ludus.reflact import step_buffer as buffer
-from ludus.reflact.early_gates import RULES
 from ludus.reflact.gate import Rule, judge
+from ludus.reflact.gate_rules import find_rule
 from ludus.reflact.guards import Guard
 from ludus.reflact.journal import Journal, Watch
 from ludus.reflact.ledger.line_records import LineLedger
-from ludus.reflact.measure import Runner
+from ludus.reflact.measure import SkillRunner
 from ludus.reflact.optimizer import Optimizer
 from ludus.reflact.prompt_templates import Prompts
 from ludus.reflact.proposers import Proposer, View
@@ -31,11 +32,10 @@ from ludus.reflact.proposers.analysts import Analysts
 from ludus.reflact.records import Baseline, EpochEnd, Record, RunState, Step, Summary
 from ludus.reflact.splits import Splits, choose_selection
 from ludus.reflact.train_settings import TrainSettings, check_settings
-from ludus.rollout import RunOptions
-from ludus.sandbox.pool import Pool
+from ludus.runner import Runner
 from ludus.skill import Skill
-from ludus.store import MemoryStore, Store, decode_record
-from ludus.types import Task, canonical, to_json
+from ludus.store import Store, decode_record
+from ludus.types import Task
 
 RECORDS = "record"
 """The kind of a finished part in the store."""
@@ -48,14 +48,9 @@ R = TypeVar("R", Baseline, Step, EpochEnd, Summary)
 
 @dataclass(frozen=True)
 class Resources:
-    """What a run works with. It decides where and how fast the run goes, not what comes out."""
+    """What a training run works with beside its runner. It decides how far and how fast the run goes, not what comes
+    out."""
 
-    pool: Pool | None = None
-    store: Store | None = None
-    """Where finished work is found again, such as a `RunDir`. Without one, nothing outlives the run."""
-    options: RunOptions = RunOptions()
-    """How rollouts are run. Setting its `stop` ends the run before its summary; what is under way is finished and
-    kept."""
     optimizer_concurrency: int = 16
     """Requests to the optimizer at a time."""
     watch: Watch | None = None
@@ -91,10 +86,10 @@ _STORED_PART = msgspec.json.Decoder(_StoredPart)
 
 
 @dataclass(frozen=True)
-class Run:
+class TrainingRun:
     settings: TrainSettings
     splits: Splits
-    runner: Runner
+    runner: SkillRunner
     proposer: Proposer
     optimizer: Optimizer | None
     store: Store
@@ -135,9 +130,10 @@ class Run:
 
     @property
     def test_rollouts(self) -> int:
-        """The most rollouts that the test takes: the initial skill and the one that is shipped."""
+        """The most rollouts that the test takes, if all skills that are tested differ."""
         tasks = min(len(self.splits.test), self.settings.test_size or len(self.splits.test))
-        return 2 * tasks * self.settings.test_replicates if self.settings.test else 0
+        skills = 3 if self.settings.tests_final else 2
+        return skills * tasks * self.settings.test_replicates if self.settings.test else 0
 
     def make_view(self, state: RunState, step: int, place: int = 1) -> View:
         """What a proposer may see at this point of the run."""
@@ -156,7 +152,7 @@ class Run:
     async def load_or_run(
         self,
         kind: type[R],
-        work: "Callable[Concatenate[Run, RunState, P], Awaitable[R]]",
+        work: "Callable[Concatenate[TrainingRun, RunState, P], Awaitable[R]]",
         state: RunState,
         *args: P.args,
         **kwargs: P.kwargs,
@@ -190,7 +186,7 @@ def compute_part_key(identity: str, kind: type[object], state: RunState) -> str:
 
 
 def start_run(
-    env: Env,
+    runner: Runner,
     policy: Policy,
     splits: Splits,
     settings: TrainSettings,
@@ -200,16 +196,15 @@ def start_run(
     prompts: Prompts | None,
     rule: Rule | None,
     resources: Resources,
-) -> Run:
+) -> TrainingRun:
     """Make a run of its parts. Raises `ConfigError` if they do not fit each other."""
     settings = check_settings(settings)
-    rule = rule or RULES.get(settings.gate.rule)
+    rule = rule or find_rule(settings.gate.rule)
     proposer = proposer or Analysts()
     check_fit(settings, splits, proposer, optimizer is not None)
     prompts = prompts or Prompts.load()
-    store = MemoryStore() if resources.store is None else resources.store
+    env, store = runner.env, runner.store
     journal = Journal(resources.watch)
-    runner = Runner(env, policy, resources.pool, store, journal, resources.options, settings.max_failed)
     asked = None
     if optimizer is not None:
         concurrency = resources.optimizer_concurrency
@@ -225,17 +220,17 @@ def start_run(
         splits.digest,
         *(() if rule is None else (getattr(rule, "__qualname__", type(rule).__qualname__),)),
     )
-    return Run(
+    return TrainingRun(
         settings=settings,
         splits=splits,
-        runner=runner,
+        runner=SkillRunner(runner, policy, journal, settings.max_failed),
         proposer=proposer,
         optimizer=asked,
         store=store,
         journal=journal,
         system="\n\n".join(part for part in (env.system, policy.system) if part),
         rule=rule or judge,
-        guard=Guard(settings.guards, splits.train, splits.selection),
+        guard=Guard(settings.guards, splits.train, splits.selection, journal.warn),
         identity=_hash_identity(identity, env),
         rollouts=resources.rollouts,
         reserve=resources.reserve,

@@ -7,7 +7,8 @@ note in the gap gives the number of missing characters.
 
 from collections.abc import Sequence
 
-from ludus.types import Rollout, Turn, to_json
+from ludus.encoding import to_json
+from ludus.types import Rollout, Turn
 
 CHARS_PER_TOKEN = 4
 _REFERENCE = 4_000

@@ -6,12 +6,10 @@ compared. The mean is over rollouts, not over rows: a rollout whose history bran
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 from ludus.rl.group_filters import KeptGroup
+from ludus.rl.settings import AdvantageScale
 from ludus.rl.trainers import TrainingRow
-
-AdvantageScale = Literal["none", "std"]
 
 
 def compute_advantages(scores: Mapping[int, float], scale: AdvantageScale = "none") -> dict[int, float]:

@@ -9,15 +9,16 @@ repeated post adds nothing. Atropos' own server ignores the key.
 """
 
 import gzip
+from time import time
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
 
+from ludus.encoding import to_json
 from ludus.errors import LudusError
-from ludus.http_client import Client, HttpError, Response, Timeouts
+from ludus.http_client import Client, HttpError, Response, Timeouts, read_retry_after
 from ludus.rl.server_credits import ServerStatus
-from ludus.types import to_json
 
 KEY_HEADER = "X-Ludus-Idempotency-Key"
 SERVER_HEADER = "X-Ludus-Server"
@@ -67,7 +68,7 @@ class _Reply(Struct):
     status: str = ""
 
 
-class RunInfo(Struct, frozen=True, kw_only=True):
+class ServerRunInfo(Struct, frozen=True, kw_only=True):
     """The reply to `/info`. -1: no trainer has registered."""
 
     batch_size: int = -1
@@ -123,8 +124,8 @@ class AtroposClient:
         body = await self._request("GET", f"/status-env?env_id={env_id}", to_json({"env_id": env_id}))
         return self._decode(body, ServerStatus, "/status-env")
 
-    async def read_info(self) -> RunInfo:
-        return self._decode(await self._request("GET", "/info"), RunInfo, "/info")
+    async def read_info(self) -> ServerRunInfo:
+        return self._decode(await self._request("GET", "/info"), ServerRunInfo, "/info")
 
     async def read_tracker_info(self) -> TrackerInfo:
         return self._decode(await self._request("GET", "/wandb_info"), TrackerInfo, "/wandb_info")
@@ -178,7 +179,8 @@ class AtroposClient:
         shown = response.body[:SHOWN_BODY].decode(errors="replace")
         message = f"the trajectory server answers {path} with {response.status}: {shown}"
         if response.status >= 500 or response.status in (408, 429):
-            raise ServerUnavailable(message, status=response.status, retry_after=_read_seconds(response))
+            retry_after = read_retry_after(response, time()) or 0.0
+            raise ServerUnavailable(message, status=response.status, retry_after=retry_after)
         raise ServerRefused(message, response.status)
 
     def _decode(self, body: bytes, kind: type[T], path: str) -> T:
@@ -188,9 +190,3 @@ class AtroposClient:
             raise ServerRefused(
                 f"{self._server}{path} is not the API of a trajectory server ({error}): check serve.server", 200
             ) from None
-
-
-def _read_seconds(response: Response) -> float:
-    """The seconds of `Retry-After`; 0 if there is none, or it is a date."""
-    text = response.get_header("retry-after").strip()
-    return float(text) if text.isdigit() else 0.0

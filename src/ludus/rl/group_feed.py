@@ -4,7 +4,8 @@
 
 With a staleness of 0 these are exactly the groups of the next step, all sampled from the newest policy: on-policy. With
 more, the next groups are sampled while the trainer is busy, and none of them is older than the staleness when it is
-taken. A group that took so long that it is older is dropped and counted, and another one is begun.
+taken. No group is dropped for its age, because then slow tasks would hardly ever be learned from: a step waits for the
+groups that later steps could not take in time, and takes the oldest first. The limit above makes sure that all fit in.
 
 Rollouts go through `run_stored`: what the store has is not run again. The name of the model contains the version of the
 policy, and so does the content address of a rollout. After a kill, whole groups of the last versions that are in the
@@ -13,20 +14,19 @@ store and were not trained on yet are taken from there.
 
 import asyncio
 import itertools
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from random import Random
 
-from ludus.agent import Policy
-from ludus.env import Env
-from ludus.errors import ModelError
+from ludus.engine import address_jobs, derive_seed, make_group, make_group_jobs, run_stored
 from ludus.models import Model
-from ludus.rollout import Job, RunOptions, derive_seed, make_group, make_group_jobs
-from ludus.runner import address_jobs, run_stored
-from ludus.sandbox.pool import Pool
-from ludus.store import Store
-from ludus.types import Completion, Group, Message, Rollout, Sampling, Task, ToolSpec
+from ludus.models.no_model import NoModel
+from ludus.policy import Policy
+from ludus.runner import Job, Runner
+from ludus.suspects import weigh_suspects
+from ludus.types import Group, Rollout, Task
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class FeedPlan:
     seed: int
 
     def choose_task(self, number: int) -> Task:
-        """The task of a group. Every task comes once before any comes again, in an order that is drawn anew."""
+        """The task of a group. Every task comes once before any comes again, in an order that is sampled anew."""
         passes, place = divmod(number, len(self.tasks))
         order = list(range(len(self.tasks)))
         Random(f"{self.seed}/order/{passes}").shuffle(order)
@@ -66,27 +66,17 @@ class SampledGroup:
     group: Group
 
 
-@dataclass(frozen=True)
-class RunParts:
-    """What rollouts are run with."""
-
-    env: Env
-    pool: Pool | None
-    store: Store
-    options: RunOptions = RunOptions()
-    on_rollout: Callable[[Rollout], None] = lambda _: None
-
-
-class _PastModel:
-    """The name of an earlier version, to find its rollouts in the store. It cannot sample."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    async def complete(self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Completion:
-        raise ModelError(f"the weights of {self.name} are gone", retryable=False)
-
-    async def close(self) -> None: ...
+def fits_later_steps(ages: Iterable[int], staleness: int, groups: int) -> bool:
+    """Whether groups of these ages can wait for the steps after the next one, each of which takes `groups`, so that
+    none is older than the staleness when it is taken."""
+    waiting = Counter(staleness - age for age in ages)
+    """How many must be taken within so many later steps."""
+    due = 0
+    for steps in range(min(waiting, default=0), max(waiting, default=0) + 1):
+        due += waiting[steps]
+        if due > max(0, steps) * groups:
+            return False
+    return True
 
 
 @dataclass
@@ -106,11 +96,18 @@ class GroupFeed:
     """Runs groups in the background. Use it as an async context manager: leaving it ends what runs."""
 
     def __init__(
-        self, plan: FeedPlan, policy: Policy, parts: RunParts, name_version: NameVersion, consumed: Collection[int] = ()
+        self,
+        plan: FeedPlan,
+        policy: Policy,
+        runner: Runner,
+        name_version: NameVersion,
+        consumed: Collection[int] = (),
+        on_rollout: Callable[[Rollout], None] = lambda _: None,
     ) -> None:
         self._plan = plan
         self._policy = policy
-        self._parts = parts
+        self._runner = runner
+        self._on_rollout = on_rollout
         self._name_version = name_version
         self._numbers = (number for number in itertools.count() if number not in consumed)
         self._begun = len(consumed)
@@ -119,15 +116,16 @@ class GroupFeed:
         self._ready: list[SampledGroup] = []
         self._waiters: list[asyncio.Future[None]] = []
         self._error: BaseException | None = None
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: dict[asyncio.Task[None], _Version] = {}
         self._background: list[asyncio.Task[None]] = []
+        self._watching = ExitStack()
 
     async def __aenter__(self) -> "GroupFeed":
-        if self._parts.options.stop is not None:
-            self._background.append(asyncio.create_task(self._watch_stop(self._parts.options.stop)))
+        self._watching.enter_context(self._runner.options.control.watch(self._notify))
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self._watching.close()
         tasks = [*self._running, *self._background]
         for task in tasks:
             task.cancel()
@@ -162,27 +160,28 @@ class GroupFeed:
         self._begun -= count
         self._notify()
 
-    async def take(self, count: int | None = None) -> tuple[list[SampledGroup], list[SampledGroup]] | None:
-        """Wait for the groups of one step, or for `count` groups. Returns them in order, and those that have become too
-        old. None: the run is stopping, and there will be no more."""
+    async def take(self, count: int | None = None) -> list[SampledGroup] | None:
+        """Wait for the groups of one step, or for `count` groups. Returns the oldest ones in order. None: the run is
+        stopping, and there will be no more."""
         wanted = self._plan.groups if count is None else count
-        stale: list[SampledGroup] = []
         while True:
-            assert self._current is not None
-            old = [g for g in self._ready if self._current.number - g.version > self._plan.staleness]
-            if old:
-                stale += old
-                self._ready = [group for group in self._ready if group not in old]
-                self.replace(len(old))
-            if len(self._ready) >= wanted:
-                ordered = sorted(self._ready, key=lambda group: group.number)
-                taken, self._ready = ordered[:wanted], ordered[wanted:]
-                return taken, stale
+            ordered = sorted(self._ready, key=lambda group: (group.version, group.number))
+            taken, left = ordered[:wanted], ordered[wanted:]
+            if len(taken) == wanted and (not self._running or self._fits_later(left)):
+                self._ready = left
+                return sorted(taken, key=lambda group: group.number)
             if self._error is not None:
                 raise self._error
-            if self._parts.options.is_stopping and not self._running:
+            if self._runner.options.is_stopping and not self._running:
                 return None
             await self._wait()
+
+    def _fits_later(self, left: Sequence[SampledGroup]) -> bool:
+        """Whether later steps can take the groups that run and those that are left over, before they are too old."""
+        assert self._current is not None
+        versions = [*(version.number for version in self._running.values()), *(group.version for group in left)]
+        ages = [self._current.number - version for version in versions]
+        return fits_later_steps(ages, self._plan.staleness, self._plan.groups)
 
     def _notify(self) -> None:
         """Wake the tasks that wait for a change."""
@@ -197,27 +196,27 @@ class GroupFeed:
         self._waiters.append(waiter)
         await waiter
 
-    async def _watch_stop(self, stop: asyncio.Event) -> None:
-        await stop.wait()
-        self._notify()
-
     # ---- producing ------------------------------------------------------------------------------------------------
 
     async def _produce(self) -> None:
         """Begin groups as far as the staleness and the concurrency allow."""
-        wide = max(1, self._parts.options.concurrency // self._plan.group_size)
-        while self._error is None and not self._parts.options.is_stopping:
+        while self._error is None and not self._runner.options.is_stopping:
             assert self._current is not None
-            if self._begun < self._plan.count_allowed(self._steps) and len(self._running) < wide:
+            if self._begun < self._plan.count_allowed(self._steps) and self._has_room:
                 self._begun += 1
                 task = asyncio.create_task(self._run_group(next(self._numbers), self._current))
-                self._running.add(task)
+                self._running[task] = self._current
                 task.add_done_callback(self._end_group)
             else:
                 await self._wait()
 
+    @property
+    def _has_room(self) -> bool:
+        options = self._runner.options
+        return not options.control.paused and len(self._running) < max(1, options.at_once // self._plan.group_size)
+
     def _end_group(self, task: "asyncio.Task[None]") -> None:
-        self._running.discard(task)
+        self._running.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None and self._error is None:
             self._error = error
         self._notify()
@@ -239,25 +238,24 @@ class GroupFeed:
             self._ready.append(SampledGroup(number, version.number, group))
 
     async def _run_jobs(self, jobs: Sequence[Job]) -> Group:
-        parts = self._parts
         rollouts: dict[str, Rollout] = {}
 
         def on_outcome(key: str, rollout: Rollout) -> None:
             rollouts[key] = rollout
-            parts.on_rollout(rollout)
+            self._on_rollout(rollout)
 
-        await run_stored(
-            address_jobs(jobs, parts.env), parts.env, parts.pool, parts.store, parts.options, on_outcome=on_outcome
-        )
+        await run_stored(address_jobs(jobs, self._runner.env), self._runner, on_outcome=on_outcome)
         return make_group(jobs[0].task, rollouts.values(), len(jobs))
 
     def _find_earlier(self, number: int, version: int) -> SampledGroup | None:
         """A whole group in the store that an earlier process sampled from one of the last versions."""
         for age in range(1, min(self._plan.staleness, version) + 1):
-            past = self._policy.use_model(_PastModel(self._name_version(version - age)))
+            name = self._name_version(version - age)
+            past = self._policy.use_model(NoModel(name, f"the weights of {name} are gone"))
             jobs = self._plan.make_jobs(number, past)
-            found = (self._parts.store.get(key) for key in address_jobs(jobs, self._parts.env))
+            found = (self._runner.store.get(key) for key in address_jobs(jobs, self._runner.env))
             scored = [rollout for rollout in found if rollout is not None and rollout.score is not None]
             if len(scored) == len(jobs):
-                return SampledGroup(number, version - age, make_group(jobs[0].task, scored, len(jobs)))
+                group = weigh_suspects(make_group(jobs[0].task, scored, len(jobs)), self._runner.suspects)
+                return SampledGroup(number, version - age, group)
         return None

@@ -1,6 +1,8 @@
 """The settings of the built-in trainer. They need no PyTorch."""
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta
 
 from ludus.settings import Settings
 from ludus.types import Count, Positive, Whole
@@ -32,7 +34,7 @@ class GrpoSettings(Settings, frozen=True, tag_field="type", tag="grpo"):
     """An id's probability has no more gradient once it is this share below that of the sampler."""
     clip_high: Positive = 0.2
     """An id's probability has no more gradient once it is this share above that of the sampler."""
-    kl: float = 0.0
+    kl: Annotated[float, Meta(ge=0)] = 0.0
     """The weight of the KL divergence from the policy that training started from; 0: no such term."""
     passes: Count = 1
     """How often an update goes through its rows."""

@@ -7,7 +7,7 @@ that one small implementation trains all of them, and the tiny policy of `ludus.
 large a net is and which of the families' variants it has.
 
 There are two ways through the net with the same result. `forward` takes whole sequences: for training. `prefill` and
-`decode` keep keys and values of earlier places in a `Cache`: for sampling. LoRA is a second, low-rank path beside a
+`decode` keep keys and values of earlier positions in a `Cache`: for sampling. LoRA is a second, low-rank path beside a
 linear layer, whose own weights stay as they are.
 """
 
@@ -45,8 +45,8 @@ class NetShape(Struct, frozen=True, kw_only=True):
     """A norm of each head's queries and keys, as Qwen3 has it."""
 
 
-class Norm(nn.Module):
-    """Divides by the root of the mean square, and scales."""
+class RmsNorm(nn.Module):
+    """RMSNorm: divides by the root mean square, and scales."""
 
     def __init__(self, size: int, eps: float) -> None:
         nn.Module.__init__(self)
@@ -54,8 +54,8 @@ class Norm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = x.float()
-        scaled = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
+        upcast = x.float()
+        scaled = upcast * torch.rsqrt(upcast.pow(2).mean(-1, keepdim=True) + self.eps)
         return scaled.to(x.dtype) * self.weight
 
 
@@ -79,7 +79,7 @@ class LowRank(nn.Module):
 
 @dataclass
 class Cache:
-    """Keys and values of the places so far, (B, H, T, C) for each layer, and the length of each row."""
+    """Keys and values of the positions so far, (B, H, T, C) for each layer, and the length of each row."""
 
     keys: list[Tensor]
     values: list[Tensor]
@@ -96,18 +96,18 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(size, shape.num_key_value_heads * shape.head_dim, bias=bias)
         self.o_proj = nn.Linear(shape.num_attention_heads * shape.head_dim, size, bias=False)
         if shape.norm_heads:
-            self.q_norm = Norm(shape.head_dim, shape.rms_norm_eps)
-            self.k_norm = Norm(shape.head_dim, shape.rms_norm_eps)
+            self.q_norm = RmsNorm(shape.head_dim, shape.rms_norm_eps)
+            self.k_norm = RmsNorm(shape.head_dim, shape.rms_norm_eps)
 
-    def project(self, x: Tensor, turns: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values (B, H, T, C), turned by their positions."""
-        rows, places, _ = x.shape
-        split = (rows, places, -1, self.shape.head_dim)
+    def project(self, x: Tensor, rotary: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values (B, H, T, C), with rotary position embeddings."""
+        rows, length, _ = x.shape
+        split = (rows, length, -1, self.shape.head_dim)
         q, k, v = self.q_proj(x).view(split), self.k_proj(x).view(split), self.v_proj(x).view(split)
         if self.shape.norm_heads:
             q, k = self.q_norm(q), self.k_norm(k)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        return _rotate(q, *turns), _rotate(k, *turns), v
+        return _rotate(q, *rotary), _rotate(k, *rotary), v
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         """Mix the values by the match of queries and keys. `mask` (B, 1, T, S) is true where a query may look; None is
@@ -116,8 +116,8 @@ class Attention(nn.Module):
         mixed = functional.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=grouped
         )
-        rows, _, places, _ = mixed.shape
-        return self.o_proj(mixed.transpose(1, 2).reshape(rows, places, -1))
+        rows, _, length, _ = mixed.shape
+        return self.o_proj(mixed.transpose(1, 2).reshape(rows, length, -1))
 
 
 class FeedForward(nn.Module):
@@ -136,11 +136,11 @@ class Block(nn.Module):
         nn.Module.__init__(self)
         self.self_attn = Attention(shape)
         self.mlp = FeedForward(shape)
-        self.input_layernorm = Norm(shape.hidden_size, shape.rms_norm_eps)
-        self.post_attention_layernorm = Norm(shape.hidden_size, shape.rms_norm_eps)
+        self.input_layernorm = RmsNorm(shape.hidden_size, shape.rms_norm_eps)
+        self.post_attention_layernorm = RmsNorm(shape.hidden_size, shape.rms_norm_eps)
 
-    def forward(self, x: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
-        q, k, v = self.self_attn.project(self.input_layernorm(x), turns)
+    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
+        q, k, v = self.self_attn.project(self.input_layernorm(x), rotary)
         return self.finish(x, q, k, v, None)
 
     def finish(self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
@@ -155,7 +155,7 @@ class Trunk(nn.Module):
         nn.Module.__init__(self)
         self.embed_tokens = nn.Embedding(shape.vocab_size, shape.hidden_size)
         self.layers = nn.ModuleList(Block(shape) for _ in range(shape.num_hidden_layers))
-        self.norm = Norm(shape.hidden_size, shape.rms_norm_eps)
+        self.norm = RmsNorm(shape.hidden_size, shape.rms_norm_eps)
 
 
 class PolicyNet(nn.Module):
@@ -172,18 +172,18 @@ class PolicyNet(nn.Module):
         if shape.tie_word_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
         steps = torch.arange(0, shape.head_dim, 2, dtype=torch.float32) / shape.head_dim
-        self.register_buffer("pace", shape.rope_theta**-steps, persistent=False)
+        self.register_buffer("inverse_frequencies", shape.rope_theta**-steps, persistent=False)
 
     @property
     def device(self) -> Any:
         return self.model.embed_tokens.weight.device
 
     def forward(self, ids: Tensor) -> Tensor:
-        """The states (B, T, C) after each place of whole sequences (B, T). `lm_head` makes logits of them."""
-        turns = self._make_turns(torch.arange(ids.shape[1], device=ids.device)[None])
+        """The states (B, T, C) after each position of whole sequences (B, T). `lm_head` makes logits of them."""
+        rotary = self._make_rotary(torch.arange(ids.shape[1], device=ids.device)[None])
         x = self.model.embed_tokens(ids)
         for block in self.model.layers:
-            x = block(x, turns)
+            x = block(x, rotary)
         return self.model.norm(x)
 
     def score_sampled(self, ids: Tensor, sampled: Tensor) -> tuple[Tensor, Tensor]:
@@ -198,9 +198,9 @@ class PolicyNet(nn.Module):
 
     # ---- sampling -------------------------------------------------------------------------------------------------
 
-    def make_cache(self, rows: int, places: int) -> Cache:
+    def make_cache(self, rows: int, length: int) -> Cache:
         shape = self.shape
-        size = (rows, shape.num_key_value_heads, places, shape.head_dim)
+        size = (rows, shape.num_key_value_heads, length, shape.head_dim)
         kind = {"device": self.device, "dtype": self.model.embed_tokens.weight.dtype}
         return Cache(
             [torch.zeros(size, **kind) for _ in self.model.layers],
@@ -210,12 +210,12 @@ class PolicyNet(nn.Module):
 
     def prefill(self, ids: Tensor) -> tuple[Tensor, Cache]:
         """The logits (1, V) after one whole prompt (1, T), and its keys and values."""
-        turns = self._make_turns(torch.arange(ids.shape[1], device=ids.device)[None])
+        rotary = self._make_rotary(torch.arange(ids.shape[1], device=ids.device)[None])
         keys: list[Tensor] = []
         values: list[Tensor] = []
         x = self.model.embed_tokens(ids)
         for block in self.model.layers:
-            q, k, v = block.self_attn.project(block.input_layernorm(x), turns)
+            q, k, v = block.self_attn.project(block.input_layernorm(x), rotary)
             keys.append(k)
             values.append(v)
             x = block.finish(x, q, k, v, None)
@@ -225,29 +225,29 @@ class PolicyNet(nn.Module):
     def decode(self, ids: Tensor, cache: Cache) -> Tensor:
         """Add one id to every row (B,) and return the logits (B, V) after it. `cache` is changed in place."""
         rows = torch.arange(ids.shape[0], device=self.device)
-        turns = self._make_turns(cache.lengths[:, None])
-        places = torch.arange(cache.keys[0].shape[2], device=self.device)
-        mask = (places[None] <= cache.lengths[:, None])[:, None, None]
+        rotary = self._make_rotary(cache.lengths[:, None])
+        positions = torch.arange(cache.keys[0].shape[2], device=self.device)
+        mask = (positions[None] <= cache.lengths[:, None])[:, None, None]
         x = self.model.embed_tokens(ids[:, None])
         for block, keys, values in zip(self.model.layers, cache.keys, cache.values, strict=True):
-            q, k, v = block.self_attn.project(block.input_layernorm(x), turns)
+            q, k, v = block.self_attn.project(block.input_layernorm(x), rotary)
             keys[rows, :, cache.lengths] = k[:, :, 0].to(keys.dtype)
             values[rows, :, cache.lengths] = v[:, :, 0].to(values.dtype)
             x = block.finish(x, q, keys.to(q.dtype), values.to(q.dtype), mask)
         cache.lengths += 1
         return self.lm_head(self.model.norm(x[:, 0])).float()
 
-    def _make_turns(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosine and sine (B, 1, T, C) by which queries and keys are turned at their positions (B, T)."""
-        angles = positions[..., None].float() * self.pace
+    def _make_rotary(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosine and sine (B, 1, T, C) of the rotary embeddings at positions (B, T)."""
+        angles = positions[..., None].float() * self.inverse_frequencies
         angles = torch.cat((angles, angles), dim=-1)[:, None]
         return angles.cos(), angles.sin()
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     half = x.shape[-1] // 2
-    turned = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
-    return (x * cos + turned * sin).to(x.dtype)
+    rotated = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
+    return (x * cos + rotated * sin).to(x.dtype)
 
 
 # ---- LoRA -----------------------------------------------------------------------------------------------------------

@@ -383,9 +383,9 @@ def _check_logprobs(row: Row) -> Iterator[RawFinding]:
         yield "warning", "no_logprobs", "the row has no logprobs"
         return
     pairs = list(zip(row.trained, row.logprobs, strict=True))
-    drawn = [value for trained, value in pairs if trained]
-    missing = sum(value is None for value in drawn)
-    known = [value for value in drawn if value is not None]
+    chosen = [value for trained, value in pairs if trained]
+    missing = sum(value is None for value in chosen)
+    known = [value for value in chosen if value is not None]
     if missing:
         yield "fatal", "logprob_missing", f"{missing} trained ids have no logprob"
     if infinite := [value for _, value in pairs if value is not None and not math.isfinite(value)]:

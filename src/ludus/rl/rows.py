@@ -2,7 +2,7 @@
 
 A rollout that was run in token mode has, on each completion, the ids that it added. `build_rows` joins them to the
 maximal linear sequences that the engine really saw (`ludus.tokens.sequences` has the rules). Nothing is encoded here,
-so no ids can change. Replies that were drawn under guided decoding are context (`unmark_guided` changes that).
+so no ids can change. Replies that were sampled under guided decoding are context (`unmark_guided` changes that).
 
 A rollout that was run in chat mode has no ids, and `build_rows` refuses it: ids made from its text are not the sampled
 ones, and there are no logprobs. For supervised fine-tuning on the text there is `retokenize`.
@@ -46,7 +46,7 @@ def build_rows(rollout: Rollout) -> list[TokenSequence]:
 
 
 def unmark_guided(group: Group) -> Group:
-    """The group with all replies as if they had been drawn freely, so that guided ones are trained on too."""
+    """The group with all replies as if they had been sampled freely, so that guided ones are trained on too."""
     return msgspec.structs.replace(group, rollouts=tuple(_unmark_rollout(rollout) for rollout in group.rollouts))
 
 
@@ -68,7 +68,7 @@ def retokenize(messages: Sequence[Message], tools: Sequence[ToolSpec], codec: "C
 
     Not exact, and never for RL: `sampled` marks what the model should imitate.
     """
-    from ludus.tokens.token_session import TokenSession
+    from ludus.tokens.session import TokenSession
     from ludus.tokens.views import format_thinking
 
     session = TokenSession(codec)
@@ -81,6 +81,6 @@ def retokenize(messages: Sequence[Message], tools: Sequence[ToolSpec], codec: "C
         if message.calls:
             text = codec.parser.render(message.calls, text)
         ids = (*codec.tokenizer.encode_after(text), *(() if end is None else (end,)))
-        drawn = Generation(ids=ids, logprobs=(None,) * len(ids), finish=Finish.STOP)
-        session.add_reply(prompt.node, message, drawn, ended=end is not None)
+        sampled = Generation(ids=ids, logprobs=(None,) * len(ids), finish=Finish.STOP)
+        session.add_reply(prompt.node, message, sampled, ended=end is not None)
     return session.build_sequences()

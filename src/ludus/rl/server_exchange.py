@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ludus.errors import ConfigError
-from ludus.rl.advantages import AdvantageScale, compute_advantages
+from ludus.rl.advantages import compute_advantages
 from ludus.rl.atropos_client import AtroposClient, ServerRefused, ServerUnavailable, TakenBatch
 from ludus.rl.group_filters import KeptGroup
 from ludus.rl.row_checks import NOT_TRAINED
+from ludus.rl.settings import AdvantageScale
 from ludus.rl.trainers import TrainingRow
 from ludus.rl.wire_groups import build_wire_groups
 from ludus.types import Tokens

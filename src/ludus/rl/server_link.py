@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from ludus.errors import ConfigError, LudusError
-from ludus.rl.atropos_client import AtroposClient, RunInfo, ServerRefused, ServerUnavailable, WorkerPlace
+from ludus.rl.atropos_client import AtroposClient, ServerRefused, ServerRunInfo, ServerUnavailable, WorkerPlace
 from ludus.rl.server_credits import ServerStatus
 
 LOST_AFTER = 3
@@ -34,7 +34,7 @@ class ServerLink:
         self._away = False
         """Whether the server could not be reached when it was asked last."""
         self.place: WorkerPlace | None = None
-        self.info = RunInfo()
+        self.info = ServerRunInfo()
         self.registered = asyncio.Event()
 
     async def register(self) -> bool:

@@ -27,7 +27,7 @@ from ludus.rl.tinker_engine import TinkerEngine, TinkerSampler, call_service, im
 from ludus.rl.tinker_settings import TinkerSettings
 from ludus.rl.trainers import PolicyUpdate, TrainingDiverged, TrainingRow, check_finite
 from ludus.tokens.codec import Codec
-from ludus.tokens.token_model import TokenModel
+from ludus.tokens.model import TokenModel
 
 T = TypeVar("T")
 

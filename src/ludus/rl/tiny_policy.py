@@ -1,30 +1,33 @@
 """A small policy that knows how to call tools, and nothing else: 0.3 million weights.
 
 It makes a whole RL run affordable on two cores. Its tokenizer, its template and its weights are made here, from
-demonstrations: conversations of the kind that `ludus.envs.parcels` has, in which the desk is drawn at random. So it
+demonstrations: conversations of the kind that `ludus.envs.parcels` has, in which the desk is sampled at random. So it
 learns to name the color and a desk, the form of a call, to copy a number and to copy a stamp, but not which desk is
 right: that is left to RL. In some demonstrations the system text has notes such as "- red: north", and the desk follows
 them, as it should follow a skill of that form.
 
-Making it takes about a minute; the result is kept in the cache folder under a hash of everything that decides it.
+Making it takes about a minute on two free cores. The result is kept in the cache folder under a hash of everything that
+decides it.
 """
 
 import hashlib
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any, cast
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar, cast
 
 from msgspec import Struct
 
+from ludus.encoding import canonical
 from ludus.envs.parcels import COLORS, DESKS, NUMBERS, STAMPS, THINGS, WRONG_DESK, make_desks
+from ludus.progress import ProgressPace
 from ludus.rl.net_files import save_net
 from ludus.rl.policy_net import NetShape, PolicyNet
 from ludus.rl.rows import retokenize
 from ludus.rl.torch_import import torch
 from ludus.tokens.codec import Codec
-from ludus.types import Call, Message, Task, Tokens, canonical
+from ludus.types import Call, Message, Task, Tokens
 
 PARSER = "pythonic"
 SPECIAL = ("[end]", "[system]", "[tools]", "[user]", "[assistant]", "[tool]")
@@ -33,10 +36,11 @@ JOINED = ("(number) Stamp.\n", "(number=")
 """Texts that are one token each, because nothing in them is ever decided."""
 
 HABIT = 0.2
-"""How often a demonstration without a note follows the habit of its color, and is not drawn at random."""
+"""How often a demonstration without a note follows the habit of its color, and is not sampled at random."""
 HABITS = {color: DESKS[place % len(DESKS)] for place, color in enumerate(COLORS.split())}
 """The habit of each color. It has nothing to do with the right desk: it makes the policy look at the color."""
 
+T = TypeVar("T")
 _FORMAT = 1
 """Raised when the same recipe makes other weights."""
 
@@ -63,32 +67,47 @@ def find_tiny_policy(
     folder = cache / f"tiny-{digest}"
     if (folder / "model.safetensors").exists():
         return folder
-    tell("making the tiny policy from demonstrations (about a minute, once)")
-    draft = folder.with_name(f".{folder.name}.tmp")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
-    make_tiny_policy(draft, recipe)
-    shutil.rmtree(folder, ignore_errors=True)
-    draft.replace(folder)
+    tell("making the tiny policy from demonstrations, once: about a minute on two free cores")
+    cache.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=f".{folder.name}.", dir=cache) as parent:  # another run may be making it, too
+        draft = Path(parent, folder.name)
+        draft.mkdir()
+        make_tiny_policy(draft, recipe, tell)
+        try:
+            draft.rename(folder)
+        except OSError:
+            if not (folder / "model.safetensors").exists():  # else the other run was faster, and made the same
+                raise
     return folder
 
 
-def make_tiny_policy(folder: Path, recipe: TinyRecipe) -> float:
-    """Write tokenizer, template and trained weights into a folder. Returns the last loss."""
-    conversations = [draw_conversation(Random(f"{recipe.seed}/{n}")) for n in range(recipe.demonstrations)]
+def make_tiny_policy(folder: Path, recipe: TinyRecipe, tell: Callable[[str], None] = lambda _: None) -> float:
+    """Write tokenizer, template and trained weights into a folder. Returns the last loss. `tell` is called from time to
+    time with how far it is."""
+    conversations = [sample_conversation(Random(f"{recipe.seed}/{n}")) for n in range(recipe.demonstrations)]
     _write_tokenizer(folder, conversations, recipe.vocabulary)
     codec = Codec.open(folder, PARSER)
     tools = tuple(tool.spec for tool in make_desks(Task(id="", prompt="")))
-    rows = [retokenize(messages, tools, codec)[-1].tokens for messages in conversations]
-    net, loss = _imitate(rows, recipe, codec.tokenizer.size)
+    told = _tell_progress("demonstrations", conversations, tell)
+    rows = [retokenize(messages, tools, codec)[-1].tokens for messages in told]
+    net, loss = _imitate(rows, recipe, codec.tokenizer.size, tell)
     save_net(net, folder)
     return loss
+
+
+def _tell_progress(what: str, items: Sequence[T], tell: Callable[[str], None]) -> Iterator[T]:
+    """The items, and from time to time how many of them were taken."""
+    pace = ProgressPace()
+    for number, item in enumerate(items):
+        if pace.is_due(number, len(items)):
+            tell(f"the tiny policy: {number} of {len(items)} {what} after {pace.elapsed:.0f} s")
+        yield item
 
 
 # ---- demonstrations -------------------------------------------------------------------------------------------------
 
 
-def draw_conversation(random: Random) -> list[Message]:
+def sample_conversation(random: Random) -> list[Message]:
     """A conversation about one parcel."""
     colors = COLORS.split()
     noted = random.sample(colors, random.choice((0, 0, 0, random.randint(1, 6), random.randint(1, len(colors)))))
@@ -148,7 +167,9 @@ def _list_texts(conversations: Sequence[Sequence[Message]]) -> Iterator[str]:
 # ---- imitation ------------------------------------------------------------------------------------------------------
 
 
-def _imitate(rows: Sequence[Tokens], recipe: TinyRecipe, vocabulary: int) -> tuple[PolicyNet, float]:
+def _imitate(
+    rows: Sequence[Tokens], recipe: TinyRecipe, vocabulary: int, tell: Callable[[str], None]
+) -> tuple[PolicyNet, float]:
     """Train a new net to write the sampled ids of the rows."""
     torch.manual_seed(recipe.seed)
     net = PolicyNet(
@@ -164,7 +185,7 @@ def _imitate(rows: Sequence[Tokens], recipe: TinyRecipe, vocabulary: int) -> tup
     )
     optimizer = torch.optim.AdamW(net.parameters(), lr=recipe.learning_rate, weight_decay=0.0, betas=(0.9, 0.95))
     total = 0.0
-    for step in range(recipe.steps):
+    for step in _tell_progress("steps", range(recipe.steps), tell):
         chosen = Random(f"{recipe.seed}/batch/{step}").sample(rows, recipe.batch)
         for group in optimizer.param_groups:
             group["lr"] = recipe.learning_rate * min(1.0, (step + 1) / 50) * min(1.0, 4 * (1 - step / recipe.steps))

@@ -2,7 +2,7 @@
 
 Requests that are open at the same time are decoded together, a row of one batch each, and a row that ends makes room
 for the next request. The numbers of a row do not depend on its neighbours: the batch always has the same shape, and a
-prompt is read by itself. Each request draws from its own random numbers, by its seed. So a rollout that is run again
+prompt is read by itself. Each request samples from its own random numbers, by its seed. So a rollout that is run again
 gives the same ids and logprobs, whatever else runs beside it. This holds on the CPU of one machine.
 
 Logprobs are those of the net at temperature 1, as every engine of Ludus reports them.
@@ -198,9 +198,9 @@ class TorchEngine:
         return found
 
     def _decode_one(self) -> list[_Request]:
-        """Draw one id for each row, and compute the logits after it."""
+        """Sample one id for each row, and compute the logits after it."""
         assert self._cache is not None
-        ids, logprobs = draw_ids(self._logits, self._rows_sampling(), self._draw_numbers())
+        ids, logprobs = sample_ids(self._logits, self._rows_sampling(), self._sample_numbers())
         ended: list[_Request] = []
         for slot, request in enumerate(self._rows):
             if request is None:
@@ -220,7 +220,7 @@ class TorchEngine:
     def _rows_sampling(self) -> list[Sampling | None]:
         return [None if row is None else row.sampling for row in self._rows]
 
-    def _draw_numbers(self) -> list[float]:
+    def _sample_numbers(self) -> list[float]:
         return [0.0 if row is None else row.random.random() for row in self._rows]
 
     def _find_end(self, request: _Request) -> Finish | None:
@@ -231,10 +231,10 @@ class TorchEngine:
         return Finish.LENGTH if len(request.ids) >= request.limit else None
 
 
-def draw_ids(
+def sample_ids(
     logits: Tensor, samplings: Sequence[Sampling | None], numbers: Sequence[float]
 ) -> tuple[list[int], list[float]]:
-    """Draw one id from each row of logits (B, V) with the row's random number between 0 and 1. Returns the ids and
+    """Sample one id from each row of logits (B, V) with the row's random number between 0 and 1. Returns the ids and
     their logprobs at temperature 1. A row without sampling gives anything."""
     logprobs = torch.log_softmax(logits.double(), dim=-1)
     scaled = logprobs
@@ -248,10 +248,10 @@ def draw_ids(
             probabilities[row] = keep_nucleus(probabilities[row], sampling.top_p)
     sums = probabilities.cumsum(-1)
     points = torch.tensor(numbers, dtype=torch.float64, device=logits.device) * sums[:, -1]
-    drawn = torch.searchsorted(sums, points[:, None], right=True)[:, 0].clamp_(max=logits.shape[1] - 1)
+    sampled = torch.searchsorted(sums, points[:, None], right=True)[:, 0].clamp_(max=logits.shape[1] - 1)
     greedy = torch.tensor([t == 0.0 for t in temperatures], device=logits.device)
-    drawn = torch.where(greedy, logprobs.argmax(-1), drawn)
-    return drawn.tolist(), logprobs.gather(-1, drawn[:, None])[:, 0].tolist()
+    sampled = torch.where(greedy, logprobs.argmax(-1), sampled)
+    return sampled.tolist(), logprobs.gather(-1, sampled[:, None])[:, 0].tolist()
 
 
 def keep_nucleus(probabilities: Tensor, top_p: float) -> Tensor:

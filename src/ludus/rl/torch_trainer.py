@@ -37,7 +37,7 @@ from ludus.rl.torch_engine import TorchEngine
 from ludus.rl.torch_import import Tensor, torch
 from ludus.rl.trainers import PolicyUpdate, TrainingDiverged, TrainingRow, UpdateMetrics, check_finite
 from ludus.tokens.codec import Codec
-from ludus.tokens.token_model import TokenModel
+from ludus.tokens.model import TokenModel
 
 STATE = "state.pt"
 FACTS = "trainer.json"
@@ -337,7 +337,7 @@ def _list_binding(settings: GrpoSettings) -> dict[str, Any]:
 
 
 def _plan_parts(rows: Sequence[TrainingRow], settings: GrpoSettings, version: int) -> list[list[TrainingRow]]:
-    """The rows of each optimizer step. With several steps, their order is drawn anew in every pass."""
+    """The rows of each optimizer step. With several steps, their order is sampled anew in every pass."""
     parts: list[list[TrainingRow]] = []
     for number in range(settings.passes):
         order = list(rows)
@@ -382,7 +382,7 @@ def _make_metrics(sums: _Sums, settings: GrpoSettings, started: float) -> Update
 
 @contextmanager
 def _seeded(seed: int) -> Any:
-    """Draw from a seed, and leave the random state as it was."""
+    """Sample from a seed, and leave the random state as it was."""
     state = torch.get_rng_state()
     torch.manual_seed(seed)
     try:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ludus.errors import ModelError
-from ludus.rl.torch_engine import draw_ids, make_length_error
+from ludus.rl.torch_engine import make_length_error, sample_ids
 from ludus.rl.torch_import import Tensor, torch
 from ludus.tokens import EngineFacts, Generation
 from ludus.types import Finish, Sampling
@@ -124,13 +124,13 @@ class TransformersEngine:
             )
             cache = output.past_key_values
             samplings = [None if end else request.sampling for end, request in zip(ended, requests, strict=True)]
-            drawn, values = draw_ids(output.logits[:, -1].float(), samplings, [r.random.random() for r in requests])
-            for row, (number, value) in enumerate(zip(drawn, values, strict=True)):
+            sampled, values = sample_ids(output.logits[:, -1].float(), samplings, [r.random.random() for r in requests])
+            for row, (number, value) in enumerate(zip(sampled, values, strict=True)):
                 if not ended[row]:
                     ids[row].append(number)
                     logprobs[row].append(value)
                     ended[row] = number in self._stop_ids or len(ids[row]) >= limits[row]
-            step = torch.tensor([[number] for number in drawn], device=device)
+            step = torch.tensor([[number] for number in sampled], device=device)
             mask = torch.cat([mask, mask.new_ones(len(requests), 1)], dim=1)
         return [
             Generation(

@@ -17,20 +17,22 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 from msgspec import Struct
 
-from ludus.agent import Policy
-from ludus.env import Env
+from ludus.engine import derive_seed, run_many
 from ludus.errors import ConfigError
+from ludus.policy import Policy
 from ludus.rl.prompt_split import split_prompt
 from ludus.rl.row_checks import check_rollout
-from ludus.rollout import Job, RunOptions, derive_seed, run_many
+from ludus.runner import Job, Runner
 from ludus.sandbox.pool import Pool
+from ludus.suspects import weigh_suspect
 from ludus.tokens import Engine
 from ludus.tokens.codec import Codec
-from ludus.tokens.token_model import TokenModel
+from ludus.tokens.model import TokenModel
 from ludus.types import Rollout, Task
 
 OpenPool = Callable[[], AbstractAsyncContextManager[Pool | None]]
@@ -59,24 +61,22 @@ class TrlRollouts:
 
     def __init__(
         self,
-        env: Env,
+        runner: Runner,
         tasks: Sequence[Task],
         codec: Codec,
         policy: Policy,
         *,
         context: int = 2048,
         seed: int = 0,
-        options: RunOptions = RunOptions(concurrency=64),
         open_pool: OpenPool | None = None,
         make_engine: Callable[[Any], Engine] | None = None,
     ) -> None:
-        self._env = env
+        self._runner = runner
         self._tasks = {task.id: task for task in tasks}
         self._codec = codec
         self._policy = policy
         self._context = context
         self._seed = seed
-        self._options = options
         self._open_pool = open_pool or _open_no_pool
         self._make_engine = make_engine or self._make_own_engine
         self.__name__ = "TrlRollouts"
@@ -89,7 +89,7 @@ class TrlRollouts:
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, list[Any]]:
         """Run one rollout for each prompt. TRL repeats a prompt for each rollout of its group."""
         rollouts = asyncio.run(self._run(self._plan(prompts, trainer), trainer))
-        rows = [build_trl_row(rollout, self._make_filler()) for rollout in rollouts]
+        rows = [build_trl_row(weigh_suspect(each, self._runner.suspects), self._make_filler()) for each in rollouts]
         return {name: [getattr(row, name) for row in rows] for name in TrlRow.__struct_fields__}
 
     def _plan(self, prompts: Sequence[Any], trainer: Any) -> list[tuple[Task, int, int]]:
@@ -112,9 +112,8 @@ class TrlRollouts:
         found: dict[int, Rollout] = {}
         try:
             async with self._open_pool() as pool:
-                await run_many(
-                    jobs, self._env, pool, self._options, record=lambda job, rollout: found.update({id(job): rollout})
-                )
+                runner = replace(self._runner, pool=pool)
+                await run_many(jobs, runner, lambda job, rollout: found.update({id(job): rollout}))
         finally:
             await model.close()
         return [found[id(job)] for job in jobs]

@@ -19,17 +19,18 @@ from pathlib import Path
 
 import msgspec
 
+from ludus.encoding import to_json
 from ludus.errors import ModelUnusable
 from ludus.http_client import Client, HttpError
 from ludus.models import Model
-from ludus.models.reply_pieces import Drawing
+from ludus.models.reply_pieces import PieceStream
 from ludus.models.server import Endpoint, ServerSettings, make_endpoints, mask_url, merge_headers
 from ludus.tokens import Generation, TakeIds
 from ludus.tokens.codec import Codec
 from ludus.tokens.engines import make_headers, make_root_url
 from ludus.tokens.engines.vllm import VllmEngine
-from ludus.tokens.token_model import TokenModel
-from ludus.types import JsonObject, Sampling, to_json
+from ludus.tokens.model import TokenModel
+from ludus.types import JsonObject, Sampling
 
 _SHOWN = 500
 
@@ -133,10 +134,10 @@ class VllmLoraEngine(VllmEngine):
             return await super().generate(ids, name_adapter(sampling, name), n)
 
     async def stream(
-        self, ids: Sequence[int], sampling: Sampling, drawing: Drawing, begin: Callable[[], TakeIds]
+        self, ids: Sequence[int], sampling: Sampling, reply_stream: PieceStream, begin: Callable[[], TakeIds]
     ) -> Generation:
         with self._adapters.hold() as name:
-            return await super().stream(ids, name_adapter(sampling, name), drawing, begin)
+            return await super().stream(ids, name_adapter(sampling, name), reply_stream, begin)
 
 
 def name_adapter(sampling: Sampling, name: str) -> Sampling:

@@ -12,7 +12,7 @@ through unchanged.
 
 from typing import Any
 
-from ludus.batch import to_chat_message
+from ludus.chat_form import write_message
 from ludus.rl.advantages import compute_advantages
 from ludus.rl.group_filters import GroupMember, KeptGroup
 from ludus.rl.row_checks import NO_LOGPROB, NOT_TRAINED
@@ -42,7 +42,7 @@ def _build_wire_group(members: list[GroupMember], params: dict[str, Any], *, mes
         "masks": [_build_mask(member) for member in members],
         "scores": [member.score for member in members],
         "inference_logprobs": [_fill_logprobs(member) for member in members],
-        "messages": [[to_chat_message(m) for m in member.rollout.messages] for member in members] if messages else None,
+        "messages": [[write_message(m) for m in member.rollout.messages] for member in members] if messages else None,
         "generation_params": params,
         "overrides": [_list_overrides(member) for member in members] if any(m.masked for m in members) else None,
         "advantages": None,

@@ -24,6 +24,7 @@ import msgspec
 from msgspec import Struct
 
 from ludus.batch import Batch, plan_jobs
+from ludus.engine import address_jobs, derive_seed, make_group, run_stored
 from ludus.errors import BudgetExhausted, ConfigError, LudusError, ModelUnusable, raise_first
 from ludus.rl.atropos_client import AtroposClient, ServerRefused, ServerUnavailable, WorkerPlace
 from ludus.rl.group_filters import DroppedGroup, GroupRules, filter_group
@@ -41,11 +42,9 @@ from ludus.rl.wire_groups import build_wire_groups
 from ludus.rl.worker_journal import WorkerJournal
 from ludus.rl.worker_metrics import WorkerMetrics
 from ludus.rl.worker_settings import ServeSettings
-from ludus.rollout import Job, RunOptions, derive_seed, make_group
-from ludus.runner import address_jobs, run_stored
-from ludus.sandbox.pool import Pool
+from ludus.runner import Job, Runner
 from ludus.stats import RunSummary, summarize
-from ludus.store import RunDir
+from ludus.suspects import count_suspects, describe_suspects
 from ludus.trackers import TrackerSet
 from ludus.types import Group, Rollout, Task
 
@@ -105,10 +104,8 @@ class WorkerPlan:
     """What a worker runs."""
 
     batch: Batch
-    pool: Pool | None
-    run: RunDir
+    runner: Runner
     settings: ServeSettings
-    options: RunOptions = RunOptions()
     eval_tasks: tuple[Task, ...] = ()
     vocabulary: Vocabulary = Vocabulary()
     source: WorkerSource | None = None
@@ -116,12 +113,12 @@ class WorkerPlan:
 
     @property
     def most_groups(self) -> int:
-        return max(1, self.options.concurrency // self.batch.group_size)
+        return max(1, self.runner.options.at_once // self.batch.group_size)
 
     @property
-    def group_options(self) -> RunOptions:
-        """How a group is run. It has no stop: a group that has begun is finished."""
-        return replace(self.options, concurrency=min(self.options.concurrency, self.batch.group_size), stop=None)
+    def group_runner(self) -> Runner:
+        """What a group is run with. It has no stop: a group that has begun is finished."""
+        return replace(self.runner, options=replace(self.runner.options, drains=False))
 
 
 class WorkerReport(Struct, frozen=True, kw_only=True):
@@ -134,6 +131,8 @@ class WorkerReport(Struct, frozen=True, kw_only=True):
     """How many groups were sent, or not sent and why."""
     waiting: int
     """Groups that were begun and not ended. `--resume` goes on with them."""
+    suspects: int = 0
+    """Rollouts of this process whose verdict the agent may have changed."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +145,7 @@ class WorkerProgress:
     running: int
     reward: float | None
     """The mean score of the last group."""
+    suspects: int = 0
 
 
 def plan_group(batch: Batch, number: int) -> list[Job]:
@@ -162,7 +162,7 @@ def _list_registration(plan: WorkerPlan) -> dict[str, Any]:
     settings = plan.settings
     return {
         "max_token_length": settings.row_tokens or plan.batch.policy.limits.context_tokens or DEFAULT_TOKENS,
-        "desired_name": settings.name or plan.batch.env.name,
+        "desired_name": settings.name or plan.runner.env.name,
         "weight": settings.weight,
         "group_size": plan.batch.group_size,
         "min_batch_allocation": settings.min_batch_allocation,
@@ -186,8 +186,8 @@ class Worker:
         self._trackers = trackers
         self._tell = tell
         self._show = show
-        self._journal = WorkerJournal(plan.run)
-        self._metrics = WorkerMetrics(plan.settings.shown_rollouts)
+        self._journal = WorkerJournal(plan.runner.store)
+        self._metrics = WorkerMetrics(plan.settings.shown_rollouts, counts_tools=plan.source is None)
         self._link = ServerLink(client, _list_registration(plan), tell)
         self._rules = CreditRules(
             group_size=plan.batch.group_size,
@@ -201,7 +201,7 @@ class Worker:
         self._running: set[int] = set()
         self._evaluating = False
         self._unscored = 0
-        self._sent = self._rejected = 0
+        self._sent = self._rejected = self._suspects = 0
         self._finished = False
         self._failure: LudusError | None = None
         self._wake = asyncio.Event()
@@ -229,21 +229,19 @@ class Worker:
             step=self._step,
             verdicts=self._journal.count_verdicts(),
             waiting=len(self._journal.list_open()),
+            suspects=self._suspects,
         )
 
     async def _serve_until_ended(self) -> None:
         """Begin groups. When this returns, those that run are still finished and sent."""
-        stop = self._plan.options.stop
-        watch = self._tasks.create_task(self._watch(stop)) if stop is not None else None
         try:
-            while not self._is_ending:
-                began = time.monotonic()
-                await self._take_round()
-                self._metrics.add_duration("mainloop_timings", time.monotonic() - began)
-                await self._pause()
+            with self._plan.runner.options.control.watch(self._wake.set):
+                while not self._is_ending:
+                    began = time.monotonic()
+                    await self._take_round()
+                    self._metrics.add_duration("mainloop_timings", time.monotonic() - began)
+                    await self._pause()
         finally:
-            if watch is not None:
-                watch.cancel()
             self._ended.set()
             self._link.registered.set()  # groups that wait to be sent go on
 
@@ -260,11 +258,7 @@ class Worker:
 
     @property
     def _is_ending(self) -> bool:
-        return self._finished or self._failure is not None or self._plan.options.is_stopping
-
-    async def _watch(self, stop: asyncio.Event) -> None:
-        await stop.wait()
-        self._wake.set()
+        return self._finished or self._failure is not None or self._plan.runner.options.is_stopping
 
     async def _pause(self) -> None:
         """Wait until something has happened, or it is time to look at the server."""
@@ -305,13 +299,14 @@ class Worker:
         if self._is_ending:
             return
         settings = self._plan.settings
+        rules = self._rules = msgspec.structs.replace(self._rules, most=self._plan.most_groups)
         allowed = limit_for_eval(
-            compute_credits(status, self._rules),
+            compute_credits(status, rules),
             settings.eval_handling,
             settings.eval_limit_ratio,
             evaluating=self._evaluating,
         )
-        free = max(0, min(allowed, self._rules.most) - len(self._running))
+        free = max(0, min(allowed, rules.most) - len(self._running))
         for _ in range(free):
             self._begin(self._journal.next_number)
         if free:
@@ -333,8 +328,10 @@ class Worker:
                 return
             group = await self._run_jobs(jobs)
             self._metrics.add_group(group, time.monotonic() - began)
+            self._suspects += (suspects := count_suspects(group.rollouts))
             failure = next((rollout.failure for rollout in group.rollouts if rollout.failure), None)
-            self._note_scores(bool(group.scored), failure.message if failure else "none")
+            why = describe_suspects(suspects, self._plan.runner.suspects) or "none"
+            self._note_scores(bool(group.scored), failure.message if failure else why)
             await self._end(number, group)
         except (BudgetExhausted, ModelUnusable, NothingScored) as error:
             self._failure = self._failure or error
@@ -344,13 +341,10 @@ class Worker:
 
     async def _run_jobs(self, jobs: list[Job]) -> Group:
         """Run the jobs of one group. What the store has of them is not run again."""
-        found: list[Rollout] = []
-        plan, env = self._plan, self._plan.batch.env
-        keyed = address_jobs(jobs, env)
-        await run_stored(
-            keyed, env, plan.pool, plan.run, plan.group_options, on_outcome=lambda _, rollout: found.append(rollout)
-        )
-        return make_group(jobs[0].task, found, len(jobs))
+        found: dict[str, Rollout] = {}
+        runner = self._plan.group_runner
+        await run_stored(address_jobs(jobs, runner.env), runner, on_outcome=found.__setitem__)
+        return make_group(jobs[0].task, found.values(), len(jobs))
 
     def _note_scores(self, scored: bool, failure: str) -> None:
         self._unscored = 0 if scored else self._unscored + 1
@@ -394,7 +388,8 @@ class Worker:
 
     def _show_progress(self, scores: list[float]) -> None:
         reward = sum(scores) / len(scores) if scores else None
-        self._show(WorkerProgress(self._step, self._sent, self._rejected, len(self._running) - 1, reward))
+        running = len(self._running) - 1
+        self._show(WorkerProgress(self._step, self._sent, self._rejected, running, reward, self._suspects))
 
     def _reject(self, number: int, reason: str, message: str) -> None:
         self._journal.end(number, reason, message)
@@ -479,28 +474,24 @@ class Worker:
             self._wake.set()
 
     async def _evaluate(self, step: int) -> None:
-        batch, settings = self._plan.batch, self._plan.settings
+        batch, settings, runner = self._plan.batch, self._plan.settings, self._plan.runner
         seed = derive_seed(batch.seed, f"evaluation {step}", -1)
         jobs = plan_jobs(replace(batch, tasks=self._plan.eval_tasks, group_size=settings.eval_size, seed=seed))
-        found: dict[str, list[Rollout]] = {}
-        keyed = address_jobs(jobs, batch.env)
+        found: dict[str, Rollout] = {}
+        keyed = address_jobs(jobs, runner.env)
         try:
-            await run_stored(
-                keyed,
-                batch.env,
-                self._plan.pool,
-                self._plan.run,
-                self._plan.options,
-                on_outcome=lambda _, rollout: found.setdefault(rollout.task.id, []).append(rollout),
-            )
+            await run_stored(keyed, runner, on_outcome=found.__setitem__)
         except (BudgetExhausted, ModelUnusable) as error:
             self._failure = self._failure or error
         finally:
             self._evaluating = False
             self._wake.set()
-        if sum(map(len, found.values())) < len(keyed):
+        if len(found) < len(keyed):
             return
-        summary = summarize(make_group(each[0].task, each, settings.eval_size) for each in found.values())
+        groups: dict[str, list[Rollout]] = {}
+        for rollout in found.values():
+            groups.setdefault(rollout.task.id, []).append(rollout)
+        summary = summarize(make_group(each[0].task, each, settings.eval_size) for each in groups.values())
         values = _list_eval_values(summary)
         self._journal.end_eval(step, values)
         self._trackers.log(values, max(step, self._logged))

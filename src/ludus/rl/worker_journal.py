@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import msgspec
 from msgspec import Struct
 
-from ludus.store import RunDir, decode_record
-from ludus.types import to_json
+from ludus.encoding import to_json
+from ludus.store import Store, decode_record
 
 _IDENTITY = "serve/run"
 
@@ -52,7 +52,7 @@ _EVAL = msgspec.json.Decoder(EvalRecord)
 class WorkerJournal:
     """The records of a worker's run."""
 
-    def __init__(self, run: RunDir) -> None:
+    def __init__(self, run: Store) -> None:
         self._run = run
         self._identity = run.put_record(_IDENTITY, "serve_run", secrets.token_hex(16).encode()).decode()
         self._begun = {each.number: each for each in self._read_starts()}

@@ -10,6 +10,7 @@ begins again.
 | `train/items_sent_to_api`, `train/items_rejected` | groups that the server took, and groups that were not sent |
 | `train/rejected_<reason>` | the latter by reason: `partial`, `too_long`, `equal_scores`, `no_rows`, `refused` |
 | `train/reward`, `train/reward_std` | scores of rollouts, of groups that were dropped too |
+| `train/suspects` | rollouts whose verdict the agent may have changed |
 | `train/policy_lag` | how many steps old the policy of a group was when it was sent |
 | `train/tool_errors_count`, `train/tool_error_rate` | failed tool calls, and their share of all calls |
 | `train/tool_error_details` | a table of them |
@@ -23,6 +24,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ludus.rl.group_filters import KeptGroup
+from ludus.suspects import count_suspects
 from ludus.trackers import Table
 from ludus.types import Group, Message, Rollout
 
@@ -35,8 +37,10 @@ MAX_ERRORS = 100
 class WorkerMetrics:
     """What happened since the last `take`."""
 
-    def __init__(self, shown: int) -> None:
+    def __init__(self, shown: int, *, counts_tools: bool = True) -> None:
         self._shown = shown
+        self._counts_tools = counts_tools
+        """Whether tool errors are counted here. A file of another system logs its own."""
         self._clear()
 
     def _clear(self) -> None:
@@ -46,6 +50,7 @@ class WorkerMetrics:
         self._lengths: list[int] = []
         self._row_lengths: list[int] = []
         self._rewards: list[float] = []
+        self._suspects = 0
         self._lags: list[int] = []
         self._durations: dict[str, list[float]] = {}
         self._calls = 0
@@ -58,6 +63,7 @@ class WorkerMetrics:
         """A group has ended."""
         self.add_duration("task_duration", seconds)
         self.add_duration("succeeded_task_duration" if group.scored else "failed_task_duration", seconds)
+        self._suspects += count_suspects(group.rollouts)
         self._rewards += [rollout.score.value for rollout in group.scored if rollout.score is not None]
         for rollout in group.rollouts:
             self._calls += sum(len(turn.results) for turn in rollout.turns)
@@ -107,10 +113,12 @@ class WorkerMetrics:
         if self._rewards:
             yield "train/reward", statistics.fmean(self._rewards)
             yield "train/reward_std", statistics.pstdev(self._rewards)
+        yield "train/suspects", self._suspects
         if self._lags:
             yield "train/policy_lag", statistics.fmean(self._lags)
-        yield "train/tool_errors_count", len(self._errors)
-        yield "train/tool_error_rate", len(self._errors) / self._calls if self._calls else 0.0
+        if self._counts_tools:
+            yield "train/tool_errors_count", len(self._errors)
+            yield "train/tool_error_rate", len(self._errors) / self._calls if self._calls else 0.0
         if self._errors:
             columns = ("task", "turn", "tool", "arguments", "error")
             yield "train/tool_error_details", Table(columns, tuple(self._errors[:MAX_ERRORS]))

@@ -68,6 +68,9 @@ class SandboxSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
     `Pool.snapshot` saves the workspace of a slot as such a folder."""
     caches: tuple[tuple[str, str], ...] = ()
     """Folders of the host, and where slots see them, read-only: for package and repository mirrors."""
+    folders: tuple[str, ...] = ()
+    """Further folders that the slot may write to, such as `/data`: its own, empty at first, and counted as home. Slots
+    without a mount namespace (`local`, `trusted`) do not have them."""
     image: ImageSpec | None = None
     """The slot's own root file system, for tasks with absolute paths. Its user is then root in it and may change every
     file in its own view, /workspace stands for the image's working folder, and `disk_mb` is for all files together.
@@ -119,10 +122,11 @@ class Sandbox(Protocol):
         """Run `command` in the slot's persistent bash. `cd`, variables and functions last until `settle`.
 
         With `stdin`, `env` or `cwd` it runs in a subshell, whose state does not last. Without `stdin` the command
-        reads end-of-file. A command that exceeds its time limit is killed with all its children; the shell goes on. If
-        the command ends the shell (`exit`, `exec`, a failure under `set -e`), or can only be stopped together with it,
-        the next command gets a new shell in the same folder, without the variables. Concurrent commands run one after
-        the other. A command with an id in `execution` runs once: a second call with that id returns the same result, or
+        reads end-of-file. A command that exceeds its time limit is killed with all its children, and what follows in
+        its line is not started; after a single command the shell goes on. If the command ends the shell (`exit`,
+        `exec`, a failure under `set -e`), or can only be stopped together with it (a line of several commands), the
+        next command gets a new shell in the same folder, without the variables. Concurrent commands run one after the
+        other. A command with an id in `execution` runs once: a second call with that id returns the same result, or
         waits for it. The last 64 results are kept, until `settle`.
 
         Raises:

@@ -25,17 +25,20 @@ parent folders: `tests` and `tests/*` both protect everything in `tests`.
 
 import asyncio
 import errno
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from shlex import quote
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+from msgspec.structs import replace
 
 from ludus.errors import SandboxError
 from ludus.sandbox import TRANSFER_BYTES, WORKSPACE, Sandbox
 from ludus.sandbox.archive import ArchiveEntry, ArchiveTooLarge, make_archive, read_entries
-from ludus.sandbox.file_tree import CollectedFiles
+from ludus.sandbox.file_tree import CollectedFiles, Protection, list_parents
 from ludus.sandbox.links import find_leading_into, find_outward
-from ludus.sandbox.shell_sandbox import ShellSandbox
+
+if TYPE_CHECKING:  # few runs have slots
+    from ludus.sandbox.shell_sandbox import ShellSandbox
 
 T = TypeVar("T")
 
@@ -90,8 +93,26 @@ async def _pack_files(box: Sandbox) -> tuple[ArchiveEntry, ...]:
     )
 
 
+def find_changes(box: Sandbox) -> str:
+    """The folder in a slot with an image that has what differs from the image; empty for another slot."""
+    layered_box = _get_layered(box)
+    return layered_box.changes_path if layered_box is not None and _get_tree(box) == _ROOT else ""
+
+
+async def list_changes(box: Sandbox) -> tuple[str, ...]:
+    """The files that were changed, made or removed in a slot with layers, by path below its tree; of another slot,
+    none."""
+    layered_box = _get_layered(box)
+    if layered_box is None:
+        return ()
+    place = layered_box.changes_path
+    paths = await _list_paths(box, f"find {place} -mindepth 1 ! -type d -print0", strip=f"{place}/")
+    slot = Protection(_SLOT_PATHS)
+    return tuple(sorted(path for path in paths if not slot.covers(path)))
+
+
 async def copy_files(
-    files: CollectedFiles, box: Sandbox, protected: Sequence[str], hidden: Sequence[str] = ()
+    files: CollectedFiles, box: Sandbox, protected: Sequence[str] | Protection, hidden: Sequence[str] = ()
 ) -> tuple[str, ...]:
     """Replace what `setup` made in a fresh slot by the agent's files, except where they are protected.
 
@@ -106,24 +127,27 @@ async def copy_files(
             retryable=False,
         )
     dropped = ()
+    rules = protected if isinstance(protected, Protection) else Protection(tuple(protected))
     if tree == _ROOT:
-        dropped = await _run_by_size(entries, lambda: _describe_protected(entries, protected))
-        protected = (*protected, *hidden, *_SLOT_PATHS)
+        dropped = await _run_by_size(entries, lambda: _describe_protected(entries, rules))
+        guard = replace(rules, patterns=(*rules.patterns, *hidden, *_SLOT_PATHS))
         hidden = (*hidden, *(path for path in _SLOT_PATHS if "*" not in path))
-    found = await _run_by_size(entries, lambda: filter_files(entries, protected))
+    else:
+        guard = rules
+    found = await _run_by_size(entries, lambda: filter_files(entries, guard))
     has_links = await _run_by_size(entries, lambda: any(e.link is not None for e in found.values()))
     setup_links = await _list_links(box) if has_links else {}
     if layered_box := _get_layered(box):
-        changed = await _clear_replaced(found, layered_box, protected)
+        changed = await _clear_replaced(found, layered_box, guard)
     else:
-        setup_entries = await _pack_protected(box, protected)
+        setup_entries = await _pack_protected(box, guard)
         setup_links |= {entry.path: entry.link for entry in setup_entries if entry.link is not None}
-        changed = await _run_by_size(entries, lambda: merge_files(found.values(), setup_entries, protected))
+        changed = await _run_by_size(entries, lambda: merge_files(found.values(), setup_entries, guard))
 
     def find_bad(links: Mapping[str, str]) -> frozenset[str]:
         if tree != _ROOT:
             return find_outward(links, WORKSPACE)
-        return find_leading_into(links, hidden) | {path for path in links if is_above(path, protected)}
+        return find_leading_into(links, hidden) | {path for path in links if guard.is_below(path)}
 
     copied, left_out = await _run_by_size(changed, lambda: leave_out(changed, setup_links, find_bad))
     packed = await _run_by_size(copied, lambda: make_archive(copied))
@@ -136,22 +160,20 @@ async def copy_files(
     return (*left_out, *dropped)
 
 
-def _describe_protected(entries: Iterable[ArchiveEntry], protected: Sequence[str]) -> tuple[str, ...]:
+def _describe_protected(entries: Iterable[ArchiveEntry], guard: Protection) -> tuple[str, ...]:
     """What the agent did to protected files, in one line; nothing if it did nothing to them."""
-    paths = [entry.path for entry in entries if not entry.is_folder and is_protected(entry.path, protected)]
+    paths = [entry.path for entry in entries if not entry.is_folder and guard.covers(entry.path)]
     if not paths:
         return ()
     return (f"{len(paths)} changes of protected files, such as {_quote_name(paths[0])}",)
 
 
-async def _pack_protected(box: Sandbox, protected: Sequence[str]) -> list[ArchiveEntry]:
+async def _pack_protected(box: Sandbox, guard: Protection) -> list[ArchiveEntry]:
     """Read what `setup` made in a fresh slot and protects."""
-    if not protected:
+    if guard == Protection():
         return []
     packed = await box.pack(WORKSPACE)
-    return await _run_by_bytes(
-        len(packed), lambda: [e for e in read_entries(packed) if is_protected(e.path, protected)]
-    )
+    return await _run_by_bytes(len(packed), lambda: [e for e in read_entries(packed) if guard.covers(e.path)])
 
 
 def leave_out(
@@ -211,24 +233,24 @@ async def _run_by_bytes(size: int, work: Callable[[], T]) -> T:
     return work() if size <= _SMALL_BYTES else await asyncio.to_thread(work)
 
 
-def filter_files(entries: Iterable[ArchiveEntry], protected: Sequence[str]) -> dict[str, ArchiveEntry]:
+def filter_files(entries: Iterable[ArchiveEntry], guard: Protection) -> dict[str, ArchiveEntry]:
     """Return the agent's files by path, without protected files, byte code caches and paths that are too long."""
     return {
         e.path: e
         for e in entries
         if _CACHE not in e.path.split("/")
-        and not is_protected(e.path, protected)
+        and not guard.covers(e.path)
         and len(e.path.encode(errors="surrogateescape")) <= _PATH_BYTES
     }
 
 
 def merge_files(
-    entries: Iterable[ArchiveEntry], setup_entries: Iterable[ArchiveEntry], protected: Sequence[str]
+    entries: Iterable[ArchiveEntry], setup_entries: Iterable[ArchiveEntry], guard: Protection
 ) -> list[ArchiveEntry]:
     """Combine the agent's unprotected files with those of `setup`. Folders come before their content."""
-    found = filter_files(entries, protected)
+    found = filter_files(entries, guard)
     for item in setup_entries:
-        for parent in _list_parents(item.path):
+        for parent in list_parents(item.path):
             if parent in found and not found[parent].is_folder:
                 del found[parent]
         found[item.path] = item
@@ -240,39 +262,27 @@ def _drop_unreachable(found: Mapping[str, ArchiveEntry]) -> list[ArchiveEntry]:
 
     Such an entry cannot come from a real disk: it is an attempt to write through a link.
     """
-    real = [e for e in found.values() if all(found[a].is_folder for a in _list_parents(e.path) if a in found)]
+    real = [e for e in found.values() if all(found[a].is_folder for a in list_parents(e.path) if a in found)]
     return sorted(real, key=lambda e: e.path)
-
-
-def is_protected(path: str, protected: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for name in (path, *_list_parents(path)) for pattern in protected)
-
-
-def is_above(path: str, protected: Sequence[str]) -> bool:
-    """Whether protected files are below a path, by the patterns. A link there would put other files in their place."""
-    above = {parent for pattern in protected for parent in _list_parents(pattern)} - {"*"}
-    return any(fnmatchcase(path, parent) for parent in above)
-
-
-def _list_parents(path: str) -> Iterator[str]:
-    while "/" in path:
-        path = path.rpartition("/")[0]
-        yield path
 
 
 # ---- slots with layers --------------------------------------------------------------------------------------------
 
 
-def _get_layered(box: Sandbox) -> ShellSandbox | None:
+def _get_layered(box: Sandbox) -> "ShellSandbox | None":
+    from ludus.sandbox.shell_sandbox import ShellSandbox
+
     return box if isinstance(box, ShellSandbox) and box.changes_path else None
 
 
 def _get_tree(box: Sandbox) -> str:
+    from ludus.sandbox.shell_sandbox import ShellSandbox
+
     return box.tree if isinstance(box, ShellSandbox) else WORKSPACE
 
 
 async def _clear_replaced(
-    entries: Mapping[str, ArchiveEntry], box: ShellSandbox, protected: Sequence[str]
+    entries: Mapping[str, ArchiveEntry], box: "ShellSandbox", guard: Protection
 ) -> list[ArchiveEntry]:
     """Remove from a fresh slot what the agent has removed or replaced. Returns the entries that are to be written."""
     folders = await _list_paths(
@@ -285,7 +295,7 @@ async def _clear_replaced(
     roots = await _run_by_size(agents, lambda: _join_paths(find_obstacles(entries, folders, others)))
     search = "xargs -0 -r sh -c 'find \"$@\" -depth -print0 2>/dev/null; true' sh"
     found = await _list_paths(box, search, stdin=roots, strip="./")
-    spared, removed = await _run_by_bytes(len(found) * 2**10, lambda: _split_spared(found, protected))
+    spared, removed = await _run_by_bytes(len(found) * 2**10, lambda: _split_spared(found, guard))
     await _list_paths(box, "xargs -0 -r rm -fd --", stdin=removed)
     return await _run_by_size(
         agents,
@@ -295,9 +305,9 @@ async def _clear_replaced(
     )
 
 
-def _split_spared(paths: Sequence[str], protected: Sequence[str]) -> tuple[set[str], bytes]:
+def _split_spared(paths: Sequence[str], guard: Protection) -> tuple[set[str], bytes]:
     """Return the paths that stay, since they or something below them is protected, and the others as input."""
-    spared = {name for path in paths if is_protected(path, protected) for name in (path, *_list_parents(path))}
+    spared = {name for path in paths if guard.covers(path) for name in (path, *list_parents(path))}
     return spared, _join_paths(path for path in paths if path not in spared)
 
 

@@ -119,6 +119,8 @@ class Backend(Generic[S]):
         """`secrets`: for each setting `x_var`, the value of the variable that it names, under the key `x`."""
         self.settings = settings
         self.secrets = secrets
+        self.tell: Callable[[str], None] = lambda message: None
+        """Takes a message for the user. Whoever opens the backend may replace it."""
 
     @classmethod
     def isolates(cls, settings: Any) -> bool:

@@ -1,35 +1,74 @@
 """The backends that come with Ludus, and the settings of the `sandbox` section.
 
-To add a backend, write its module (`sandbox/backend.py` says what a backend is) and add it here: to `BACKENDS` and, if
-it has settings, as a section of `SandboxSettings`. Commands, checks and docs take their lists from here.
+To add a backend, write its module (`sandbox/backend.py` says what a backend is) and its settings
+(`sandbox/backend_settings.py`), and add it here: to `REFERENCES`, to `BuiltinSettings` and as a section of
+`SandboxSettings`. Commands, checks and docs take their lists from here.
 """
 
-from typing import TYPE_CHECKING, Any, ClassVar, Union
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
 
 from msgspec import field
 
 from ludus.errors import ConfigError
 from ludus.sandbox import ImageSupport
 from ludus.sandbox.backend import Backend, BackendSettings, ReadSecret
-from ludus.sandbox.local.bwrap import Bwrap
-from ludus.sandbox.local.unisolated import Local
+from ludus.sandbox.backend_settings import (
+    ApptainerSettings,
+    BwrapSettings,
+    DockerSettings,
+    LocalSettings,
+    ModalSettings,
+    NomadSettings,
+    PodmanSettings,
+    SshSettings,
+)
 from ludus.sandbox.pool import PoolSettings
-from ludus.sandbox.remote.apptainer import Apptainer, ApptainerSettings
-from ludus.sandbox.remote.docker import Docker, DockerSettings, Podman, PodmanSettings
-from ludus.sandbox.remote.modal import Modal, ModalSettings
-from ludus.sandbox.remote.nomad import Nomad, NomadSettings
-from ludus.sandbox.remote.ssh import Ssh, SshSettings
 from ludus.types import Count, Positive, Whole
 
-BACKENDS: dict[str, type[Backend[Any]]] = {
-    kind.name: kind for kind in (Bwrap, Local, Docker, Podman, Ssh, Apptainer, Nomad, Modal)
+REFERENCES = {
+    "bwrap": "ludus.sandbox.local.bwrap:Bwrap",
+    "local": "ludus.sandbox.local.unisolated:Local",
+    "docker": "ludus.sandbox.remote.docker:Docker",
+    "podman": "ludus.sandbox.remote.docker:Podman",
+    "ssh": "ludus.sandbox.remote.ssh:Ssh",
+    "apptainer": "ludus.sandbox.remote.apptainer:Apptainer",
+    "nomad": "ludus.sandbox.remote.nomad:Nomad",
+    "modal": "ludus.sandbox.remote.modal:Modal",
 }
 
-if TYPE_CHECKING:
-    BuiltinSettings = BackendSettings
-else:
-    BuiltinSettings = Union[tuple(kind.Settings for kind in BACKENDS.values())]  # noqa: UP007
-    """The settings of any backend in `BACKENDS`. The field `backend` says which one."""
+
+class _Backends(Mapping[str, type[Backend[Any]]]):
+    """Backend classes by name. One is imported when it is looked up: a run needs few of them."""
+
+    def __getitem__(self, name: str) -> type[Backend[Any]]:
+        module, _, kind = REFERENCES[name].partition(":")
+        return getattr(importlib.import_module(module), kind)
+
+    def __contains__(self, name: object) -> bool:
+        return name in REFERENCES
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(REFERENCES)
+
+    def __len__(self) -> int:
+        return len(REFERENCES)
+
+
+BACKENDS = _Backends()
+
+BuiltinSettings = (
+    BwrapSettings
+    | LocalSettings
+    | DockerSettings
+    | PodmanSettings
+    | SshSettings
+    | ApptainerSettings
+    | NomadSettings
+    | ModalSettings
+)
+"""The settings of any backend in `BACKENDS`. The field `backend` says which one."""
 
 Profile = BackendSettings | Backend[Any]
 """One kind of slots: the settings of a built-in backend, or a backend of the user's own."""

@@ -134,8 +134,9 @@ def read_dockerfile(text: str) -> Recipe:
             raise NeedsEngine(f"line {each.line}: {each.name} before FROM")
         state = _set_arguments(state, each)
     base = _read_base(starts[0], state)
-    state = replace(state, arguments={})
-    steps: list[Step] = []
+    folder = _find_base_folder(base)
+    state = replace(state, arguments={}, folder=folder)
+    steps: list[Step] = [FolderStep(folder, starts[0].line)] if folder != "/" else []
     for each in instructions[first + 1 :]:
         state, made = _read_step(state, each)
         steps += made
@@ -147,6 +148,11 @@ def _read_base(start: _Instruction, state: _State) -> str:
     if not words or words[0] == "scratch":
         raise NeedsEngine(f"line {start.line}: FROM {' '.join(words) or 'nothing'}")
     return words[0]
+
+
+def _find_base_folder(base: str) -> str:
+    """The working folder that a base sets. Debian's, Ubuntu's and Python's set none, Terminal-Bench's /app."""
+    return "/app" if "/t-bench/" in f"/{base}" else "/"
 
 
 def _read_step(state: _State, each: _Instruction) -> tuple[_State, list[Step]]:

@@ -7,8 +7,11 @@ are bytes in the tree: an agent may choose names that are not Unicode.
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase, translate
+from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
@@ -33,6 +36,47 @@ class CollectedFiles(NamedTuple):
     entries: tuple[ArchiveEntry, ...]
     layered: bool = False
     """Whether they are only the changes to a base, as slots with layers collect them. Only such slots can take them."""
+
+
+class Protection(Struct, frozen=True):
+    """Which of an agent's files are not copied to a fresh slot."""
+
+    patterns: tuple[str, ...] = ()
+    """As in `fnmatch`, for a path and for each of its parent folders."""
+    dropped: frozenset[str] = frozenset()
+    """Further paths."""
+    kept: frozenset[str] = frozenset()
+    """Paths that are copied, whatever the patterns say."""
+    folders: frozenset[str] = frozenset()
+    """Folders in whose place, and in that of their parents, no link is copied."""
+    suspect: tuple[str, ...] = ()
+    """What is copied although it may change the verdict, in words. A score that pays is recorded with it."""
+
+    def covers(self, path: str) -> bool:
+        """Whether a file with this path is not copied."""
+        if path in self.kept:
+            return False
+        matches = _compile_patterns(self.patterns)
+        return path in self.dropped or any(matches(name) for name in (path, *list_parents(path)))
+
+    def is_below(self, path: str) -> bool:
+        """Whether protected files are below a path. A link there would put other files in their place."""
+        guarded = (*self.patterns, *(f"{folder}/*" for folder in self.folders))
+        above = {parent for pattern in guarded for parent in list_parents(pattern)} - {"*"}
+        return any(fnmatchcase(path, parent) for parent in above)
+
+
+@lru_cache(maxsize=64)
+def _compile_patterns(patterns: tuple[str, ...]) -> Callable[[str], object]:
+    """One expression for all patterns: an agent may leave very many files."""
+    return re.compile("|".join(map(translate, patterns)) or r"(?!)").match
+
+
+def list_parents(path: str) -> Iterator[str]:
+    """The folders above a path, the nearest first."""
+    while "/" in path:
+        path = path.rpartition("/")[0]
+        yield path
 
 
 @dataclass(frozen=True)

@@ -24,3 +24,17 @@ class LimitStatus(Struct, frozen=True):
     limit: str
     by: str
     strong: bool
+
+
+_KILLED = (137, -9)
+"""How a program ends that was killed by signal 9, as a shell and as a parent process say it."""
+
+
+def explain_exit(code: int, spec: SandboxSpec) -> str:
+    """An exit code in words: `exit code 137, killed: …`. A program that is killed leaves no message of its own."""
+    if code not in _KILLED:
+        return f"exit code {code}"
+    return (
+        f"exit code {code}, killed: most likely it used more memory than the slot has, {spec.memory_mb} MB "
+        "(sandbox.memory_mb, or the task's own limit)"
+    )

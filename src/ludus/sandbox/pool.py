@@ -24,7 +24,7 @@ import asyncio
 import math
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
 from typing import ClassVar, Self
@@ -61,6 +61,9 @@ class PoolSettings(Settings, frozen=True, kw_only=True):
     than `limits.rollout_seconds`: an agent that can wait for it gets no score instead of a bad one."""
     starts_per_second: Positive | None = None
     """Make slots no faster than this; null for no limit."""
+    starting: Count | None = 32
+    """Slots that may be starting at once, on one machine; null for no limit. Backends fail from many slots that start,
+    before they fail from many that run."""
 
     may_change: ClassVar[tuple[str, ...]] = (
         "max_slots",
@@ -68,7 +71,9 @@ class PoolSettings(Settings, frozen=True, kw_only=True):
         "acquire_seconds",
         "idle_seconds",
         "starts_per_second",
+        "starting",
     )
+    added_later: ClassVar[tuple[str, ...]] = ("starting",)
 
 
 class PoolMetrics(Struct, frozen=True):
@@ -144,6 +149,7 @@ class Pool:
         self._warm: dict[SandboxSpec, deque[Sandbox]] = {}
         """Warm slots by spec. The spec that was requested longest ago is first."""
         self._starting: Counter[SandboxSpec] = Counter()
+        self._doors = asyncio.Semaphore(settings.starting) if settings.starting else nullcontext()
         self._leased: set[Sandbox] = set()
         self._closing = 0
         self._created = 0
@@ -446,7 +452,8 @@ class Pool:
 
     async def _make(self, spec: SandboxSpec, began: float) -> None:
         try:
-            box = await self._create(spec)
+            async with self._doors:
+                box = await self._create(spec)
             require_slot(box)
         except SandboxError as error:
             self._record_failure(spec, began, error)

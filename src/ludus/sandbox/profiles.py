@@ -17,7 +17,7 @@ does not matter if it is broken. Profiles contain the names of secrets only: `re
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import msgspec
@@ -39,12 +39,14 @@ async def open_pool(
     lease_seconds: float | None = None,
     require_sandbox: bool = False,
     read_secret: ReadSecret = refuse_secret,
+    tell: Callable[[str], None] = lambda message: None,
 ) -> AsyncGenerator[Pool, None]:
     """A pool of slots. Leaving the block ends every slot and every container.
 
     `backend`: the name of a built-in backend that needs no settings, the settings of a built-in backend, a backend of
     your own, or several of these by profile name. `first`: the profile that is checked before the pool opens.
-    `lease_seconds`: see `Pool`. `require_sandbox`: refuse backends that isolate nothing.
+    `lease_seconds`: see `Pool`. `require_sandbox`: refuse backends that isolate nothing. `tell` is called with messages
+    for the user.
 
     Raises:
         ConfigError: the backend or the profile `first` is unknown, does not work here, or isolates nothing although
@@ -54,7 +56,7 @@ async def open_pool(
     if require_sandbox:
         require_isolation(profiles)
     async with AsyncExitStack() as stack:
-        sources = _SlotSources(profiles, read_secret, stack)
+        sources = _SlotSources(profiles, read_secret, stack, tell)
         await sources.open(first)
         pool = Pool(sources.create, settings, lease_seconds=lease_seconds, snapshot=sources.snapshot)
         async with pool:
@@ -99,9 +101,13 @@ def require_isolation(profiles: Mapping[str, Profile]) -> None:
             raise ConfigError(f"{setting} isolates nothing, but sandbox.require_sandbox is set: use 'bwrap'")
 
 
-def open_slot_source(profile: Profile, read_secret: ReadSecret = refuse_secret) -> SlotSource:
+def open_slot_source(
+    profile: Profile, read_secret: ReadSecret = refuse_secret, tell: Callable[[str], None] | None = None
+) -> SlotSource:
     """What makes the slots of a profile, without a pool. Nothing is started yet. Close it at the end."""
     backend = make_backend(profile, read_secret)
+    if tell is not None:
+        backend.tell = tell
     if isinstance(backend, RemoteBackend):
         return open_fleet(backend)
     assert isinstance(backend, SlotBackend), f"{type(backend).__name__} is neither a SlotBackend nor a RemoteBackend"
@@ -111,8 +117,15 @@ def open_slot_source(profile: Profile, read_secret: ReadSecret = refuse_secret) 
 class _SlotSources:
     """The slots of each profile. A profile is opened when its first slot is requested."""
 
-    def __init__(self, profiles: Mapping[str, Profile], read_secret: ReadSecret, stack: AsyncExitStack) -> None:
+    def __init__(
+        self,
+        profiles: Mapping[str, Profile],
+        read_secret: ReadSecret,
+        stack: AsyncExitStack,
+        tell: Callable[[str], None],
+    ) -> None:
         self._profiles = profiles
+        self._tell = tell
         self._read_secret = read_secret
         self._stack = stack
         self._sources: dict[str, SlotSource] = {}
@@ -138,7 +151,7 @@ class _SlotSources:
         return self._sources[name]
 
     async def _open(self, profile: Profile) -> SlotSource:
-        source = open_slot_source(profile, self._read_secret)
+        source = open_slot_source(profile, self._read_secret, self._tell)
         try:
             await source.check()
         except BaseException:

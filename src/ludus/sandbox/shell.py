@@ -1,7 +1,9 @@
 """The persistent bash of a slot, as the driver uses it.
 
 Guarantees: commands run one at a time, in the order of the calls. A command is killed with its children if it exceeds
-its time limit, writes too much output, or if its caller is cancelled; when `run` returns, nothing of it is running.
+its time limit, writes too much output, or if its caller is cancelled; when `run` returns, nothing of it is running, and
+nothing that follows in its line has been started. A line of several commands (`sleep 40; touch x`) is therefore killed
+together with its shell.
 What a command does to the shell (`exit`, `exec`, `set -e`, closing descriptors, defining `eval`, taking over its pipes)
 costs at most the shell's variables, never the slot: the next command gets a new shell with new pipes.
 
@@ -15,6 +17,7 @@ they are found or do not die, all processes of the slot are ended as in `restart
 
 import asyncio
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -28,6 +31,9 @@ from ludus.sandbox.shell_channel import ShellChannel, Stop
 from ludus.sandbox.shell_starter import ShellProcess, ShellStarter
 from ludus.sandbox.teardown import run_shielded
 
+SUBSHELL = b"( :\n"
+"""How a command begins that is a subshell as a whole. What an agent writes does not begin like that."""
+_SEPARATORS = re.compile(rb"[;&|\n`{}()]")
 INLINE_BYTES = 512
 """Longer commands go through a file: bash reads a pipe byte by byte, but a file in blocks."""
 _KILL_PAUSES = (0.02, 0.05, 0.1, 0.2, 1.0)
@@ -53,6 +59,8 @@ class SlotShell:
         self._sequence = 0
         self._boot = 0.0
         """When the current command started, by the boot clock."""
+        self._is_alone = True
+        """Whether nothing follows the current command in its line."""
         self._channel: ShellChannel | None = None
         self._process: ShellProcess | None = None
         self._death: SandboxError | None = None
@@ -92,6 +100,7 @@ class SlotShell:
 
     async def _run(self, command: bytes, seconds: float, keep: int) -> ExecResult:
         start, self._boot = time.monotonic(), read_boot_clock()
+        self._is_alone = is_alone(command)
         self._sequence += 1
         spill_file = self._spill_command(command)
         record = b"@%d\0" % self._sequence if spill_file else b"%d:%b\0" % (self._sequence, command)
@@ -207,7 +216,7 @@ class SlotShell:
         self._raise_if_dead()
         assert self._process is not None
         pid = self._process.pid
-        for pause in () if channel.broken else _KILL_PAUSES:
+        for pause in _KILL_PAUSES if self._is_alone and not channel.broken else ():
             if not channel.idle:
                 await self._in_thread(lambda: _kill_command(pid, self._boot))
             if await channel.is_idle_within(pause):
@@ -231,6 +240,13 @@ class SlotShell:
     def _raise_if_dead(self) -> None:
         if self._death is not None:
             raise self._death
+
+
+def is_alone(command: bytes) -> bool:
+    """Whether the shell has nothing left to do once the processes of a command are killed: it is a single one, or all
+    of it runs in a subshell. A character in quotes may be mistaken for one that separates commands.
+    That costs the variables of the shell, and only if the command is killed."""
+    return command.startswith(SUBSHELL) or not _SEPARATORS.search(command)
 
 
 def _kill_command(shell: int, boot: float) -> bool:

@@ -27,7 +27,7 @@ import msgspec
 from ludus.errors import SandboxError
 from ludus.sandbox import TRANSFER_BYTES, WORKSPACE, ExecResult, SandboxSpec
 from ludus.sandbox.archive import ArchiveTooLarge, extract_entries, gather_entries, make_archive, read_entries
-from ludus.sandbox.shell import SlotShell, write_input
+from ludus.sandbox.shell import SUBSHELL, SlotShell, write_input
 from ludus.sandbox.teardown import run_shielded
 
 _OPERATION_SECONDS = 60.0
@@ -202,7 +202,7 @@ class ShellSandbox:
                 await to_thread(write_input, path, stdin)
             else:
                 write_input(path, stdin)
-            text = f"( eval {quote(command)} ) <{quote(f'{self._layout.io}/{name}')}"
+            text = f"{SUBSHELL.decode()}eval {quote(command)} ) <{quote(f'{self._layout.io}/{name}')}"
             return await self._shell.run(text.encode(), seconds=seconds, keep=keep)
         finally:
             path.unlink(missing_ok=True)
@@ -393,7 +393,7 @@ def _wrap_subshell(command: str, env: Mapping[str, str], cwd: str | None) -> str
         if not name.isidentifier() or not name.isascii():
             raise ValueError(f"{name!r} is not the name of a variable")
         steps.append(f"export {name}={quote(value)}")
-    return "( " + "\n".join([*steps, f"eval {quote(command)}"]) + " )"
+    return SUBSHELL.decode() + "\n".join([*steps, f"eval {quote(command)}"]) + " )"
 
 
 def _make_os_error(result: ExecResult, path: str) -> OSError:

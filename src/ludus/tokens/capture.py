@@ -13,16 +13,17 @@ import msgspec
 from msgspec import Struct
 
 from ludus.errors import ModelError
-from ludus.models.openai import ChatStreamReader, OpenAISettings, build_request, make_chat_server, parse_reply
-from ludus.models.reply_pieces import Drawing, Piece
+from ludus.models.openai import ChatStreamReader, build_request, make_chat_server, parse_reply
+from ludus.models.reply_pieces import Piece, PieceStream
 from ludus.models.server import Endpoint, Price, make_endpoints
 from ludus.models.server_pool import ServerPool, Tell, Timing
+from ludus.models.settings import OpenAISettings
 from ludus.tokens import Generation
 from ludus.tokens.engines import make_ids_error, make_logprobs_error, parse_logprobs
 from ludus.tokens.guides import asks_for_form
+from ludus.tokens.sequences import build_prompt_ids, find_own_ids
 from ludus.tokens.session_index import SessionIndex
-from ludus.tokens.session_tree import Node, Tree
-from ludus.tokens.token_session import check_columns
+from ludus.tokens.session_tree import Node, Tree, check_columns
 from ludus.types import Completion, Message, Sampling, ToolSpec
 
 
@@ -75,21 +76,40 @@ class CapturedChatModel:
     def name(self) -> str:
         return self._servers.name
 
+    @property
+    def codec(self) -> None:
+        """The server renders and parses."""
+
     async def complete(self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Completion:
-        capture = self._captures.find(messages)[0] or Capture()
-        completion = await self.sample(capture, messages, tools, sampling)
+        capture = self._captures.find(messages)[0] or self.make_tree()
+        completion = await self.sample_reply(capture, messages, tools, sampling)
         message = self._captures.register_copy(completion.message, capture)
         return msgspec.structs.replace(completion, message=message)
 
-    async def sample(
+    def adopt_reply(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], before: Sequence[Completion], reply: Completion
+    ) -> Completion | None:
+        """Add a recorded reply to a conversation, with the exact ids of the record: also those of its prompt, because
+        only the server could encode another one."""
+        own_ids, prompt = find_own_ids(reply), build_prompt_ids([*before, reply])
+        if own_ids is None or prompt is None:
+            return None
+        capture = self._captures.find(messages)[0] or self.make_tree()
+        completion = capture.add_completion(reply, msgspec.structs.replace(own_ids, prompt=prompt))
+        message = self._captures.register_copy(completion.message, capture)
+        return msgspec.structs.replace(completion, message=message)
+
+    def make_tree(self) -> Capture:
+        return Capture()
+
+    async def sample_reply(
         self,
-        capture: Capture,
+        tree: Capture,
         messages: Sequence[Message],
         tools: Sequence[ToolSpec],
         sampling: Sampling,
-        drawing: Drawing | None = None,
+        reply_stream: PieceStream | None = None,
     ) -> Completion:
-        """Draw a reply in a conversation that the caller keeps. With a `drawing`, pass it on while it is drawn."""
         with_ids = msgspec.structs.replace(sampling, extra={**_REQUEST_FIELDS, **sampling.extra})
         settings = self._settings
         body = build_request(
@@ -99,20 +119,22 @@ class CapturedChatModel:
             settings.name,
             max_tokens_field=settings.max_tokens_field,
             omit=settings.omit,
-            stream=drawing is not None,
+            stream=reply_stream is not None,
         )
 
         def read(data: bytes) -> tuple[Completion, Generation]:
             completion = parse_reply(data, settings.price)
             return completion, _read_generation(data, completion)
 
-        if drawing is None:
+        if reply_stream is None:
             found = await self._servers.run_with_retries(lambda lane: lane.server.exchange(body, read))
         else:
             found = await self._servers.run_with_retries(
-                lambda lane: lane.server.exchange_stream(body, _CapturedStream(settings.price, drawing), read, drawing)
+                lambda lane: lane.server.exchange_stream(
+                    body, _CapturedStream(settings.price, reply_stream), read, reply_stream
+                )
             )
-        completion = capture.add_completion(*found)
+        completion = tree.add_completion(*found)
         return msgspec.structs.replace(completion, guided=True) if asks_for_form(sampling, tools) else completion
 
     async def close(self) -> None:
@@ -172,11 +194,11 @@ def _make_generation(
 class _CapturedStream:
     """Reads a completion and its ids from the events of a stream."""
 
-    def __init__(self, price: Price, drawing: Drawing) -> None:
-        self._chat = ChatStreamReader(price, drawing)
+    def __init__(self, price: Price, reply_stream: PieceStream) -> None:
+        self._chat = ChatStreamReader(price, reply_stream)
 
     @property
-    def has_drawn(self) -> bool:
+    def has_sampled(self) -> bool:
         return bool(self._chat.ids)
 
     def take(self, event: bytes) -> list[Piece]:

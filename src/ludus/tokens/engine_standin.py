@@ -8,20 +8,26 @@ that Ludus sends and reads, with their quirks: llama.cpp cuts probabilities at a
 special tokens that its ids have. Under a JSON schema it answers with a small value of it; grammars are not
 followed. It refuses what the real servers refuse. `mangle` lets a test change a reply before it
 is sent. vLLM's and llama.cpp's replies are streamed if the request asks for it, one id at a time; a client that closes
-its connection ends the draw, and `cancelled` counts it. Loopback only; for tests and benchmarks.
+its connection ends the sample, and `cancelled` counts it. Loopback only; for tests and benchmarks.
 """
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Self, cast
 
-import httptools
 import msgspec
 
+from ludus.chat_form import read_messages, read_tools, write_message
 from ludus.errors import ModelError
+from ludus.http_server import EVENTS, JSON, Connection, Listener, Responder, close_connections
 from ludus.tokens.codec import Codec
-from ludus.tokens.toy_engine import ToyDraw, ToyEngine
-from ludus.types import Call, Finish, JsonObject, Message, Sampling, ToolSpec
+from ludus.tokens.toy_engine import ToyEngine, ToySample
+from ludus.types import Finish, JsonObject, Sampling
+
+BODY_BYTES = 2**30
+"""The longest request that is read."""
 
 Pace = Callable[[], Awaitable[object]]
 """Awaited before each event of a stream."""
@@ -53,48 +59,74 @@ class StandIn:
         self.mangle = mangle
         self._codec = codec
         self._context = context
-        self._server: asyncio.Server | None = None
-        self._open: set[asyncio.Transport] = set()
+        self._listener: Listener | None = None
+        self._connections: set[Connection] = set()
+        self._streams: set[asyncio.Task[None]] = set()
         self.requests: list[tuple[str, JsonObject]] = []
 
     async def __aenter__(self) -> Self:
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Connection(self, self._open), "127.0.0.1", 0)
+        self._listener = Listener(socket.create_server(("127.0.0.1", 0)), self._accept)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        assert self._server is not None
-        self._server.close()
-        for transport in tuple(self._open):
-            transport.abort()
-        await self._server.wait_closed()
+        assert self._listener is not None
+        await self._listener.close()
+        await close_connections(self._connections, 0.0)
+        await asyncio.gather(*self._streams, return_exceptions=True)
 
     @property
     def url(self) -> str:
-        assert self._server is not None
-        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        assert self._listener is not None
+        return f"http://127.0.0.1:{self._listener.socket.getsockname()[1]}"
 
-    # ---- answers --------------------------------------------------------------------------------------------------
+    # ---- HTTP -----------------------------------------------------------------------------------------------------
 
-    def answer(self, method: str, path: str, data: bytes) -> "bytes | list[bytes]":
-        """The response to a request: all of it, or the events of a stream."""
+    def _accept(self) -> Connection:
+        return Connection(self._connections, self._serve, lambda _, message: _write_error(message), BODY_BYTES)
+
+    def _serve(self, responder: Responder) -> None:
+        path, data = responder.request.path, responder.request.body
         body: JsonObject = msgspec.json.decode(data) if data else {}
         self.requests.append((path, body))
         try:
-            reply = self._route(method, path, body)
+            reply = self._route(path, body)
         except RequestRefused as error:
-            return _make_response({"error": {"message": str(error)}}, 400)
+            responder.send(400, JSON, _write_error(str(error)))
         except (ModelError, KeyError, TypeError) as error:
-            return _make_response({"error": {"message": f"{type(error).__name__}: {error}"}}, 500)
+            responder.send(500, JSON, _write_error(f"{type(error).__name__}: {error}"))
+        else:
+            self._reply(responder, body, reply)
+
+    def _reply(self, responder: Responder, body: JsonObject, reply: Any) -> None:
+        path = responder.request.path
         if reply is None:
-            return _make_response({"error": {"message": "no such path"}}, 404)
+            responder.send(404, JSON, _write_error("no such path"))
+            return
         if self.mangle is not None:
             reply = self.mangle(path, msgspec.json.decode(msgspec.json.encode(reply)))
         if body.get("stream") and isinstance(reply, dict):
-            return [b"data: %b\n\n" % event for event in _split_reply(path, cast(JsonObject, reply))]
-        return _make_response(reply)
+            streaming = asyncio.create_task(self._stream(responder, _split_reply(path, cast(JsonObject, reply))))
+            responder.on_lost = partial(self._stop, streaming)
+            self._streams.add(streaming)
+            streaming.add_done_callback(self._streams.discard)
+        else:
+            responder.send(200, JSON, reply if isinstance(reply, bytes) else msgspec.json.encode(reply))
 
-    def _route(self, method: str, path: str, body: JsonObject) -> Any:
+    async def _stream(self, responder: Responder, events: list[bytes]) -> None:
+        responder.begin(EVENTS, b"")
+        for event in events:
+            if self.pace is not None:
+                await self.pace()
+            responder.feed(b"data: %b\n\n" % event)
+        responder.end(b"")
+
+    def _stop(self, streaming: asyncio.Task[None]) -> None:
+        self.cancelled += 1
+        streaming.cancel()
+
+    # ---- answers --------------------------------------------------------------------------------------------------
+
+    def _route(self, path: str, body: JsonObject) -> Any:
         match path:
             case "/v1/completions":
                 return self._answer_vllm(body)
@@ -120,7 +152,7 @@ class StandIn:
         text = body["content"] if "content" in body else body["prompt"]
         return {"tokens": self.toy.tokenizer.encode(text)}
 
-    def _draw_replies(self, ids: list[int], body: Mapping[str, Any], limit: str = "max_tokens") -> list[ToyDraw]:
+    def _sample_replies(self, ids: list[int], body: Mapping[str, Any], limit: str = "max_tokens") -> list[ToySample]:
         if not ids or not all(isinstance(number, int) for number in ids):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise RequestRefused("the prompt must be a list of ids")
         longest = body.get(limit)
@@ -128,59 +160,61 @@ class StandIn:
             raise RequestRefused(f"{limit} is missing")  # the real servers use a short default
         if len(ids) + 1 > self._context:
             raise RequestRefused(f"the prompt is longer than the context length of {self._context}")
-        stop = tuple(body.get("stop") or ())
+        stop = tuple(word for word in body.get("stop") or () if isinstance(word, str))  # copies of it take ids, too
         form = _find_schema(body)
         text = None if form is None else msgspec.json.encode(_make_instance(form)).decode()
-        return [self.toy.draw(ids, Sampling(max_tokens=longest, stop=stop), text) for _ in range(body.get("n") or 1)]
+        return [self.toy.sample(ids, Sampling(max_tokens=longest, stop=stop), text) for _ in range(body.get("n") or 1)]
 
     def _answer_vllm(self, body: JsonObject) -> JsonObject:
-        draws = self._draw_replies(body["prompt"], body)
+        samples = self._sample_replies(body["prompt"], body)
         choices = [
             {
                 "index": index,
-                "text": draw.text,
-                "finish_reason": draw.finish.value,
+                "text": sample.text,
+                "finish_reason": sample.finish.value,
                 "stop_reason": None,
                 "logprobs": {
-                    "tokens": [f"token_id:{number}" for number in draw.ids],
-                    "token_logprobs": draw.logprobs,
-                    "top_logprobs": [{f"token_id:{n}": p} for n, p in zip(draw.ids, draw.logprobs, strict=True)],
-                    "text_offset": [0] * len(draw.ids),
+                    "tokens": [f"token_id:{number}" for number in sample.ids],
+                    "token_logprobs": sample.logprobs,
+                    "top_logprobs": [{f"token_id:{n}": p} for n, p in zip(sample.ids, sample.logprobs, strict=True)],
+                    "text_offset": [0] * len(sample.ids),
                 },
-                "token_ids": draw.ids,
-                "prompt_token_ids": draw.prompt,
+                "token_ids": sample.ids,
+                "prompt_token_ids": sample.prompt,
             }
-            for index, draw in enumerate(draws)
+            for index, sample in enumerate(samples)
         ]
         return {
             "id": "cmpl-1",
             "object": "text_completion",
             "model": "toy",
             "choices": choices,
-            "usage": _count_usage(draws),
+            "usage": _count_usage(samples),
         }
 
     def _answer_vllm_chat(self, body: JsonObject, codec: Codec) -> JsonObject:
-        """Render and parse on the server, as vLLM does."""
-        tools = [ToolSpec(**tool["function"]) for tool in body.get("tools") or ()]
-        text = codec.renderer.render_prompt([_read_message(m) for m in body["messages"]], tools)
-        draws = self._draw_replies(codec.tokenizer.encode(text), body)
+        """Render and parse on the server, as vLLM does. Reasoning in the history is not rendered: not every server
+        takes it from a client."""
+        tools = read_tools(body.get("tools"))
+        messages = [msgspec.structs.replace(m, reasoning=None) for m in read_messages(body["messages"])]
+        text = codec.renderer.render_prompt(messages, tools)
+        samples = self._sample_replies(codec.tokenizer.encode(text), body)
         choices = [
             {
                 "index": index,
-                "message": _write_message(codec.parse_reply(codec.decode_reply(draw.ids), tools)),
-                "finish_reason": draw.finish.value,
-                "logprobs": {"content": [{"token": "", "logprob": value} for value in draw.logprobs]},
-                "token_ids": draw.ids,
+                "message": write_message(codec.parse_reply(codec.decode_reply(sample.ids), tools)),
+                "finish_reason": sample.finish.value,
+                "logprobs": {"content": [{"token": "", "logprob": value} for value in sample.logprobs]},
+                "token_ids": sample.ids,
             }
-            for index, draw in enumerate(draws)
+            for index, sample in enumerate(samples)
         ]
         return {
             "id": "chatcmpl-1",
             "model": "toy",
             "choices": choices,
-            "prompt_token_ids": draws[0].prompt,
-            "usage": _count_usage(draws),
+            "prompt_token_ids": samples[0].prompt,
+            "usage": _count_usage(samples),
         }
 
     def _answer_atropos(self, body: JsonObject) -> JsonObject:
@@ -189,56 +223,56 @@ class StandIn:
             raise TypeError(f"Unexpected keyword argument '{min(unknown)}'")
         prompt: Any = body["prompt"]
         ids = self.toy.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt["prompt_token_ids"]
-        draws = self._draw_replies(ids, body)
+        samples = self._sample_replies(ids, body)
         return {
-            "text": [draw.text for draw in draws],
+            "text": [sample.text for sample in samples],
             "prompt": self.toy.tokenizer.decode(ids),
-            "finish_reasons": [draw.finish.value for draw in draws],
+            "finish_reasons": [sample.finish.value for sample in samples],
             "logprobs": [
-                [[{"0": -9.5, str(number): value}] for number, value in zip(draw.ids, draw.logprobs, strict=True)]
-                for draw in draws
+                [[{"0": -9.5, str(number): value}] for number, value in zip(sample.ids, sample.logprobs, strict=True)]
+                for sample in samples
             ],
-            "token_ids": [draw.ids for draw in draws],
+            "token_ids": [sample.ids for sample in samples],
             "prompt_token_ids": ids,
         }
 
     def _answer_sglang(self, body: JsonObject) -> Any:
         ids = body["input_ids"] if "input_ids" in body else self.toy.tokenizer.encode(body["text"])
-        draws = self._draw_replies(ids, body["sampling_params"], "max_new_tokens")
+        samples = self._sample_replies(ids, body["sampling_params"], "max_new_tokens")
         replies = [
             {
-                "text": draw.text,
-                "output_ids": draw.ids[:-1] if draw.finish is Finish.STOP else draw.ids,
+                "text": sample.text,
+                "output_ids": sample.ids[:-1] if sample.finish is Finish.STOP else sample.ids,
                 "meta_info": {
-                    "output_token_logprobs": [[p, n, None] for n, p in zip(draw.ids, draw.logprobs, strict=True)],
+                    "output_token_logprobs": [[p, n, None] for n, p in zip(sample.ids, sample.logprobs, strict=True)],
                     "input_token_logprobs": [[None, number, None] for number in ids],
-                    "finish_reason": {"type": draw.finish.value},
+                    "finish_reason": {"type": sample.finish.value},
                     "prompt_tokens": len(ids),
-                    "completion_tokens": len(draw.ids),
+                    "completion_tokens": len(sample.ids),
                     "cached_tokens": 0,
                 },
             }
-            for draw in draws
+            for sample in samples
         ]
         return replies[0] if len(replies) == 1 else replies
 
     def _answer_llamacpp(self, body: JsonObject) -> JsonObject:
-        draw = self._draw_replies(body["prompt"], body, "n_predict")[0]
-        word = next((w for w in body.get("stop") or () if w in self.toy.tokenizer.decode(draw.ids)), "")
+        sample = self._sample_replies(body["prompt"], body, "n_predict")[0]
+        word = next((w for w in body.get("stop") or () if w in self.toy.tokenizer.decode(sample.ids)), "")
         cut = len(self.toy.tokenizer.encode(word)) if word else 0
-        kept = max(0, len(draw.ids) - cut)
+        kept = max(0, len(sample.ids) - cut)
         places: list[JsonObject] = [
             {"id": number, "token": "", "bytes": [], "logprob": value, "top_logprobs": []}
-            for number, value in zip(draw.ids[:kept], draw.logprobs, strict=False)
+            for number, value in zip(sample.ids[:kept], sample.logprobs, strict=False)
         ]
         return {
-            "content": draw.text,
-            "tokens": draw.ids if body.get("return_tokens") else [],
+            "content": sample.text,
+            "tokens": sample.ids if body.get("return_tokens") else [],
             "stop": True,
-            "stop_type": "word" if word else "limit" if draw.finish is Finish.LENGTH else "eos",
+            "stop_type": "word" if word else "limit" if sample.finish is Finish.LENGTH else "eos",
             "stopping_word": word,
-            "tokens_evaluated": len(draw.prompt),
-            "tokens_predicted": len(draw.ids),
+            "tokens_evaluated": len(sample.prompt),
+            "tokens_predicted": len(sample.ids),
             "truncated": False,
             "completion_probabilities": places if body.get("n_probs") else None,
         }
@@ -272,28 +306,12 @@ def _make_instance(schema: JsonObject) -> Any:
             return (schema.get("enum") or ["text"])[0]
 
 
-def _count_usage(draws: list[ToyDraw]) -> JsonObject:
-    return {"prompt_tokens": len(draws[0].prompt), "completion_tokens": sum(len(draw.ids) for draw in draws)}
+def _count_usage(samples: list[ToySample]) -> JsonObject:
+    return {"prompt_tokens": len(samples[0].prompt), "completion_tokens": sum(len(sample.ids) for sample in samples)}
 
 
-def _read_message(wire: JsonObject) -> Message:
-    calls = tuple(
-        Call(call["id"], call["function"]["name"], call["function"]["arguments"])
-        for call in wire.get("tool_calls") or ()
-    )
-    return Message(wire["role"], wire.get("content") or "", calls, wire.get("tool_call_id", ""))
-
-
-def _write_message(message: Message) -> JsonObject:
-    wire: JsonObject = {"role": "assistant", "content": message.content}
-    if message.reasoning is not None:
-        wire["reasoning_content"] = message.reasoning.text
-    if message.calls:
-        wire["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in message.calls
-        ]
-    return wire
+def _write_error(message: str) -> bytes:
+    return msgspec.json.encode({"error": {"message": message}})
 
 
 # ---- streams ------------------------------------------------------------------------------------------------------
@@ -348,59 +366,3 @@ def _split_llamacpp(reply: JsonObject) -> list[JsonObject]:
         {"content": "", "tokens": [place["id"]], "stop": False, "completion_probabilities": [place]} for place in places
     ]
     return [*events, reply | {"tokens": [], "completion_probabilities": None}]
-
-
-# ---- HTTP ---------------------------------------------------------------------------------------------------------
-
-
-def _make_response(value: Any, status: int = 200) -> bytes:
-    data = value if isinstance(value, bytes) else msgspec.json.encode(value)
-    head = f"HTTP/1.1 {status} Status\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
-    return head.encode() + data
-
-
-class _Connection(asyncio.Protocol):
-    """One client. The `on_…` methods are called by the parser."""
-
-    def __init__(self, server: StandIn, opened: set[asyncio.Transport]) -> None:
-        self._server = server
-        self._streaming: asyncio.Task[None] | None = None
-        self._opened = opened
-        self._parser = httptools.HttpRequestParser(self)
-        self._path = ""
-        self._body = b""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._opened.add(self._transport)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._opened.discard(self._transport)
-        if self._streaming is not None and not self._streaming.done():
-            self._server.cancelled += 1
-            self._streaming.cancel()
-
-    def data_received(self, data: bytes) -> None:
-        self._parser.feed_data(data)
-
-    def on_url(self, url: bytes) -> None:
-        self._path, self._body = url.decode(), b""
-
-    def on_body(self, data: bytes) -> None:
-        self._body += data
-
-    def on_message_complete(self) -> None:
-        response = self._server.answer(self._parser.get_method().decode(), self._path, self._body)
-        if isinstance(response, bytes):
-            self._transport.write(response)
-        else:
-            self._streaming = asyncio.get_running_loop().create_task(self._stream(response))
-
-    async def _stream(self, events: list[bytes]) -> None:
-        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-        self._transport.write(head)
-        for event in events:
-            if self._server.pace is not None:
-                await self._server.pace()
-            self._transport.write(b"%x\r\n%b\r\n" % (len(event), event))
-        self._transport.write(b"0\r\n\r\n")

@@ -2,7 +2,7 @@
 
 A request asks for JSON with `response_format` (in `sampling.extra`, as the chat API writes it), and for a call with the
 tool choice `required`. `make_guide` turns that into a `Guide`, and engines with guided decoding keep to it: they leave
-out of every draw the tokens that the form does not allow. The recorded logprobs are then not those of the policy. So
+out of every sample the tokens that the form does not allow. The recorded logprobs are then not those of the policy. So
 the completion is marked (`Completion.guided`), and its ids are no data for RL.
 
 The grammar of a call is made from the parser's own rendering of one, with the rules of the tool's schema in place of
@@ -28,7 +28,7 @@ _WRITTEN_ARGUMENTS = re.compile(r'\{\s*"key"\s*:\s*"value"\s*\}')
 
 
 def asks_for_form(sampling: Sampling, tools: Sequence[ToolSpec]) -> bool:
-    """Whether replies are drawn under guided decoding."""
+    """Whether replies are sampled under guided decoding."""
     return (sampling.tool_choice == "required" and bool(tools)) or read_schema(sampling) is not None
 
 
@@ -111,7 +111,7 @@ def add_guide(engine: Engine, guide: Guide, sampling: Sampling) -> Sampling:
 
 
 def mark_guided(completion: Completion, guide: Guide) -> Completion:
-    """A completion that was drawn under a guide, with the mark.
+    """A completion that was sampled under a guide, with the mark.
 
     Raises:
         ModelError: the reply has another form, so the engine has ignored the guide.

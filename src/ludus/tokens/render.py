@@ -27,13 +27,15 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from ludus.chat_form import write_tool
 from ludus.tokens.session_tree import Node
-from ludus.tokens.template import Template, TemplateFault, View
+from ludus.tokens.template import Template, TemplateFault
 from ludus.tokens.tokenizer import Tokenizer
 from ludus.tokens.views import (
     RenderCalls,
     TemplateMarks,
     TemplateStyle,
+    View,
     make_stand_in,
     make_tool_views,
     make_view,
@@ -259,12 +261,7 @@ _PREFIX_MESSAGES = (
     Message("assistant", "", (Call("call00009", "f", "{}"),)),
     Message("tool", "Done.", call_id="call00009"),
 )
-_FEW_TOOLS: list[View] = [
-    {
-        "type": "function",
-        "function": {"name": "f", "description": "f", "parameters": {"type": "object", "properties": {}}},
-    }
-]
+_FEW_TOOLS: list[View] = [write_tool(ToolSpec("f", "f", {"type": "object", "properties": {}}))]
 
 
 def find_kind(new: Sequence[Message]) -> Kind:

@@ -1,4 +1,4 @@
-"""Reads a reply from its ids while they are drawn: pieces of text, thoughts and calls.
+"""Reads a reply from its ids while they are sampled: pieces of text, thoughts and calls.
 
     ids ──> text (whole characters only) ──> before the stop texts ──> parser ──> think block ──> pieces
 

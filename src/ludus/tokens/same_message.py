@@ -7,7 +7,7 @@ sampled. A message with another text, other calls or other reasoning is another 
 
 from typing import Any, cast
 
-from ludus.tokens.views import decode_arguments
+from ludus.tokens.views import show_arguments
 from ludus.types import Call, Message
 
 
@@ -30,7 +30,7 @@ def same_message(one: Message, other: Message) -> bool:
 def _same_call(one: Call, other: Call) -> bool:
     if one.name != other.name:
         return False
-    return one.arguments == other.arguments or _same_value(decode_arguments(one), decode_arguments(other))
+    return one.arguments == other.arguments or _same_value(show_arguments(one), show_arguments(other))
 
 
 def _same_reasoning(one: Message, other: Message) -> bool:

@@ -3,7 +3,7 @@
 A record keeps, for each completion, only the ids that it added. Where it does not simply follow the completion before,
 a `Splice` says where it goes. Every completion ends one sequence. A sequence that another one continues is part of it.
 The *maximal* sequences are the rows. Every sampled id is marked as sampled in exactly one row: the first that holds its
-whole reply. In other rows that share it, it is context. Replies that were drawn under guided decoding are context in
+whole reply. In other rows that share it, it is context. Replies that were sampled under guided decoding are context in
 all rows: their logprobs are not those of the policy.
 """
 
@@ -12,7 +12,8 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
-from ludus.types import Rollout, Splice, Tokens
+from ludus.tokens import Generation
+from ludus.types import Completion, Rollout, Splice, Tokens
 
 Mode = Literal["tokens", "chat", "mixed", "empty"]
 
@@ -31,7 +32,7 @@ class TokenStep(NamedTuple):
     tokens: Tokens
     splice: Splice | None = None
     guided: bool = False
-    """Drawn under guided decoding: its ids are context, and not trained on."""
+    """Sampled under guided decoding: its ids are context, and not trained on."""
 
 
 class TokenSequence(Struct, frozen=True):
@@ -42,6 +43,24 @@ class TokenSequence(Struct, frozen=True):
     """The completions whose sampled ids are marked here, counted from 0."""
     shared: int = 0
     """How many of the first ids are in an earlier row of the same record too."""
+
+
+def find_own_ids(completion: Completion) -> Generation | None:
+    """What was sampled in a completion; None if it has no exact ids."""
+    tokens = completion.tokens
+    if tokens is None or True not in tokens.sampled:
+        return None
+    first = tokens.sampled.index(True)
+    return Generation(ids=tokens.ids[first:], logprobs=tokens.logprobs[first:], finish=completion.finish)
+
+
+def build_prompt_ids(completions: Sequence[Completion]) -> tuple[int, ...] | None:
+    """The ids of the prompt of the last of these completions of a rollout; None if one of them has no exact ids."""
+    steps = [TokenStep(each.tokens, each.splice) for each in completions if each.tokens is not None]
+    if len(steps) < len(completions):
+        return None
+    ids = build_sequences(steps)[-1].tokens.ids
+    return ids[: len(ids) - sum(steps[-1].tokens.sampled)]
 
 
 class _Piece(NamedTuple):

@@ -12,9 +12,13 @@ so that a record of completions holds each id once.
 import math
 from collections.abc import Iterator, Sequence
 
+from ludus.errors import ModelError
 from ludus.tokens import Generation
 from ludus.tokens.sequences import TokenSequence, TokenStep, build_sequences
 from ludus.types import Message, Splice, Tokens, ToolSpec
+
+MAX_ID = 2**31
+"""Ids are below this in every vocabulary."""
 
 
 class Node:
@@ -168,6 +172,15 @@ class Tree:
         ids = given.collect_ids()
         kept = start + count_common(ids[start:], self._leaves[turn].collect_ids()[start:])
         return Splice(turn, kept), ids[kept:]
+
+
+def check_columns(generated: Generation) -> None:
+    """Check that every id has a logprob and is a possible id."""
+    ids = generated.ids
+    if len(ids) != len(generated.logprobs):
+        raise ModelError(f"the engine returned {len(generated.logprobs)} logprobs for {len(ids)} ids")
+    if ids and (min(ids) < 0 or max(ids) >= MAX_ID):
+        raise ModelError(f"the engine returned an id that no vocabulary has: {min(ids) if min(ids) < 0 else max(ids)}")
 
 
 def _make_tokens(given: Sequence[int], generated: Generation) -> Tokens:

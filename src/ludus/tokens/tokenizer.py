@@ -15,18 +15,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ludus.errors import ConfigError
+from ludus.tokens.token_packages import require_packages
 
-try:
+if TYPE_CHECKING:
     from tokenizers import Tokenizer as Rust
-
-    from ludus.tokens.gguf import Metadata, build_tokenizer, read_metadata
-except ModuleNotFoundError as missing:
-    raise ConfigError("exact tokens need the extra 'tokens': pip install 'ludus-train[tokens]'") from missing
 
 LONG_TEXT = 2_000
 """Texts of this many characters are encoded in parts, and parts of this size are cached."""
@@ -56,7 +53,7 @@ _COMMON_STOP_TOKENS = (
 class Tokenizer:
     """Encodes and decodes with one vocabulary."""
 
-    def __init__(self, rust: Rust, *, bos: str = "", eos: str = "", stop_tokens: Iterable[str] = ()) -> None:
+    def __init__(self, rust: "Rust", *, bos: str = "", eos: str = "", stop_tokens: Iterable[str] = ()) -> None:
         self._rust = rust
         self.bos = bos
         self.eos = eos
@@ -151,9 +148,10 @@ def load_tokenizer(source: str | Path) -> TokenizerFiles:
     Raises:
         ConfigError: it does not exist, or it cannot be read.
     """
+    require_packages("tokenizers")
     path = Path(source)
     if path.suffix == ".gguf":
-        return _load_gguf(read_metadata(path))
+        return _load_gguf(path)
     if path.is_dir():
         return _load_folder(path)
     if path.is_file():
@@ -163,7 +161,10 @@ def load_tokenizer(source: str | Path) -> TokenizerFiles:
     return _load_from_hub(str(source))
 
 
-def _load_gguf(metadata: Metadata) -> TokenizerFiles:
+def _load_gguf(path: Path) -> TokenizerFiles:
+    from ludus.tokens.gguf import build_tokenizer, read_metadata
+
+    metadata = read_metadata(path)
     texts: list[str] = metadata.get("tokenizer.ggml.tokens", [])
 
     def get_token(name: str) -> str:
@@ -182,6 +183,8 @@ def _load_gguf(metadata: Metadata) -> TokenizerFiles:
 
 
 def _load_folder(folder: Path, name: str = "tokenizer.json") -> TokenizerFiles:
+    from tokenizers import Tokenizer as Rust
+
     try:
         rust = Rust.from_file(str(folder / name))
     except Exception as error:  # the library raises bare Exceptions
@@ -228,7 +231,7 @@ def _read_token(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _read_stop_tokens(rust: Rust, settings: Mapping[str, Any]) -> list[str]:
+def _read_stop_tokens(rust: "Rust", settings: Mapping[str, Any]) -> list[str]:
     value = settings.get("eos_token_id")
     numbers: list[Any] = value if isinstance(value, list) else [value]  # pyright: ignore[reportUnknownVariableType]
     texts = (rust.id_to_token(n) for n in numbers if isinstance(n, int) and 0 <= n < 2**31)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ludus.errors import ModelError
-from ludus.models.reply_pieces import Drawing
+from ludus.models.reply_pieces import PieceStream
 from ludus.tokens import EngineFacts, Generation, TakeIds
 from ludus.tokens.tokenizer import Tokenizer
 from ludus.types import Finish, Sampling
@@ -24,7 +24,7 @@ Replies = Callable[[str], str]
 
 
 @dataclass(frozen=True)
-class ToyDraw:
+class ToySample:
     """One prompt and the reply to it."""
 
     prompt: tuple[int, ...]
@@ -48,7 +48,7 @@ class ToyEngine:
         end: str = "",
     ) -> None:
         self.tokenizer = tokenizer
-        self.log: list[ToyDraw] = []
+        self.log: list[ToySample] = []
         self.scatter = scatter
         """The probability with which a text is cut after a byte."""
         self.replies = replies if callable(replies) else _make_player(list(replies))
@@ -62,27 +62,27 @@ class ToyEngine:
         return "toy"
 
     async def generate(self, ids: Sequence[int], sampling: Sampling, n: int = 1) -> list[Generation]:
-        return [_make_generation(self.draw(ids, sampling)) for _ in range(n)]
+        return [_make_generation(self.sample(ids, sampling)) for _ in range(n)]
 
     async def stream(
-        self, ids: Sequence[int], sampling: Sampling, drawing: Drawing, begin: Callable[[], TakeIds]
+        self, ids: Sequence[int], sampling: Sampling, reply_stream: PieceStream, begin: Callable[[], TakeIds]
     ) -> Generation:
-        """Draw one reply, and pass on one id at a time. If the reader goes away, the rest is not drawn."""
-        drawn, take, count = self.draw(ids, sampling), begin(), 0
+        """Sample one reply, and pass on one id at a time. If the reader goes away, the rest is not sampled."""
+        sampled, take, count = self.sample(ids, sampling), begin(), 0
         try:
-            for number in drawn.ids:
-                drawing.emit(take((number,)))
+            for number in sampled.ids:
+                reply_stream.emit(take((number,)))
                 count += 1
                 await asyncio.sleep(0)
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if task is None or not drawing.abandoned or task.uncancel():
+            if task is None or not reply_stream.abandoned or task.uncancel():
                 raise
-            drawn = replace(
-                drawn, ids=drawn.ids[:count], logprobs=drawn.logprobs[:count], finish=Finish.OTHER, text=None
+            sampled = replace(
+                sampled, ids=sampled.ids[:count], logprobs=sampled.logprobs[:count], finish=Finish.OTHER, text=None
             )
-            self.log[-1] = drawn
-        return _make_generation(drawn)
+            self.log[-1] = sampled
+        return _make_generation(sampled)
 
     async def tokenize(self, text: str) -> list[int]:
         return self.tokenizer.encode(text)
@@ -93,7 +93,7 @@ class ToyEngine:
     async def close(self) -> None:
         """Nothing to close."""
 
-    def draw(self, prompt: Sequence[int], sampling: Sampling, text: str | None = None) -> ToyDraw:
+    def sample(self, prompt: Sequence[int], sampling: Sampling, text: str | None = None) -> ToySample:
         """Sample one reply: the given text, or the next reply of the script."""
         text = self.replies(self.tokenizer.decode(prompt)) if text is None else text
         ids = self.scatter_ids(text)
@@ -109,9 +109,9 @@ class ToyEngine:
         decoded = self.tokenizer.decode(ids[:-1] if ids and ids[-1] in self.tokenizer.stop_tokens else ids)
         for word in sampling.stop:
             decoded = decoded.partition(word)[0]
-        drawn = ToyDraw(tuple(prompt), tuple(ids), logprobs, finish, decoded)
-        self.log.append(drawn)
-        return drawn
+        sampled = ToySample(tuple(prompt), tuple(ids), logprobs, finish, decoded)
+        self.log.append(sampled)
+        return sampled
 
     def _find_stop(self, ids: Sequence[int], stop: Sequence[str]) -> int | None:
         """The number of ids up to the end of the first stop string; None if there is none."""
@@ -142,8 +142,10 @@ class ToyEngine:
         return ids if self.tokenizer.decode(ids).encode() == data else [self._bytes[byte] for byte in data]
 
 
-def _make_generation(drawn: ToyDraw) -> Generation:
-    return Generation(ids=drawn.ids, logprobs=drawn.logprobs, finish=drawn.finish, text=drawn.text, prompt=drawn.prompt)
+def _make_generation(sampled: ToySample) -> Generation:
+    return Generation(
+        ids=sampled.ids, logprobs=sampled.logprobs, finish=sampled.finish, text=sampled.text, prompt=sampled.prompt
+    )
 
 
 def _make_player(replies: list[str]) -> Replies:

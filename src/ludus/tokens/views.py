@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-import msgspec
-
-from ludus.tokens.template import View
+from ludus.chat_form import decode_arguments, write_call, write_tools
 from ludus.types import Call, JsonObject, Message, ToolSpec
+
+View = JsonObject
+"""A message or a tool as templates see it."""
 
 RenderCalls = Callable[[str, Sequence[Call]], str]
 """Writes content and calls as the model would have written them: a parser's `render`."""
@@ -59,15 +60,7 @@ class TemplateMarks:
 
 def make_tool_views(tools: Sequence[ToolSpec]) -> list[View] | None:
     """Tools as templates see them."""
-    if not tools:
-        return None
-    return [
-        {
-            "type": "function",
-            "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
-        }
-        for tool in tools
-    ]
+    return write_tools(tools) if tools else None
 
 
 def map_call_names(messages: Iterable[Message]) -> dict[str, str]:
@@ -113,21 +106,14 @@ def format_thinking(message: Message) -> str:
 
 
 def _make_call_view(call: Call, style: TemplateStyle) -> View:
-    arguments = call.arguments if style.arguments == "text" else decode_arguments(call)
-    return {
-        "id": _fit_call_id(call.id, style),
-        "type": "function",
-        "function": {"name": call.name, "arguments": arguments},
-    }
+    arguments = call.arguments if style.arguments == "text" else show_arguments(call)
+    return write_call(_fit_call_id(call.id, style), call.name, arguments)
 
 
-def decode_arguments(call: Call) -> JsonObject | str:
+def show_arguments(call: Call) -> JsonObject | str:
     """The arguments as an object; as the original text, if they are not one."""
-    try:
-        value = msgspec.json.decode(call.arguments or "{}")
-    except (ValueError, RecursionError):
-        return call.arguments
-    return value if isinstance(value, dict) else call.arguments  # pyright: ignore[reportUnknownVariableType]
+    found = decode_arguments(call.arguments or "{}")
+    return call.arguments if found is None else found
 
 
 _SHORT = re.compile(r"[a-zA-Z0-9]{9}")

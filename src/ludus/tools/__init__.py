@@ -9,9 +9,11 @@ Other exceptions of a tool are shown to the model, too, except a `RolloutError`:
 
 import inspect
 import re
+import types
 import typing
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, TypedDict, Unpack, overload
 
 import msgspec
@@ -177,6 +179,44 @@ def _explain_error(error: str, names: Sequence[str]) -> str:
 
 
 def _read_signature(function: ToolFunction, *, skip_first: bool) -> tuple[ToolSpec, _Signature]:
+    """The spec and the types of a function's arguments. Environments define tools anew in every rollout: what is equal
+    is read once."""
+    try:
+        return _read_declared(_declare(function), skip_first)
+    except (AttributeError, TypeError):  # not a plain function, or a type that has no hash: it is read as it is
+        return _read_function(function, skip_first)
+
+
+@dataclass(frozen=True)
+class _Declaration:
+    """What decides the signature of a function."""
+
+    code: types.CodeType
+    parts: tuple[object, ...]
+    function: ToolFunction = field(compare=False)
+
+
+def _declare(function: Any) -> _Declaration:
+    defaults = repr((function.__defaults__, function.__kwdefaults__))  # as text, 1 differs from True
+    parts = (function.__name__, function.__doc__, defaults, *function.__annotations__.items())
+    return _Declaration(function.__code__, parts, _drop_closure(function))
+
+
+def _drop_closure(function: Any) -> Any:
+    """The function without the values that it refers to, so that they are not kept."""
+    cells = tuple(types.CellType() for _ in function.__code__.co_freevars)
+    bare = types.FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, cells)
+    bare.__kwdefaults__, bare.__annotations__ = function.__kwdefaults__, function.__annotations__
+    bare.__doc__ = function.__doc__
+    return bare
+
+
+@lru_cache(maxsize=512)
+def _read_declared(declared: _Declaration, skip_first: bool) -> tuple[ToolSpec, _Signature]:
+    return _read_function(declared.function, skip_first)
+
+
+def _read_function(function: ToolFunction, skip_first: bool) -> tuple[ToolSpec, _Signature]:
     name: str = function.__name__
     if not inspect.iscoroutinefunction(function):
         raise TypeError(f"tool '{name}': write it as `async def`")

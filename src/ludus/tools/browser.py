@@ -30,11 +30,11 @@ from ludus.errors import ConfigError, ToolBroken
 from ludus.images import encode_image
 from ludus.sandbox import Sandbox
 from ludus.sandbox.port.local_port import open_port
-from ludus.settings import Settings
 from ludus.tools import BadArguments, Tool, tool
+from ludus.tools.settings import BrowserSettings
 from ludus.tools.toolsets import Toolset
 from ludus.tools.vision import Viewer
-from ludus.types import Count, Observation
+from ludus.types import Observation
 
 Page = Any
 Browser = Any
@@ -47,22 +47,6 @@ _SETTLE_SECONDS = 0.3
 _CONSOLE_LINES = 100
 _SCROLLED = 0.8
 """The part of the window's height that one scroll moves."""
-
-
-class BrowserSettings(Settings, frozen=True):
-    """The browser of the toolset `browser` (extra `ludus-train[browser]`)."""
-
-    executable: str = ""
-    """Where Chromium is in the slot: a name or a path, such as `/usr/lib/chromium/chromium` on Debian. Empty: the
-    toolset cannot be used."""
-    seconds: Annotated[float, Meta(gt=0)] = 30.0
-    """How long a page may take to load, and an element to appear."""
-    width: Count = 1280
-    """The width of the window in pixels."""
-    height: Count = 800
-    """The height of the window in pixels."""
-    screenshots: bool = False
-    """Offer a tool that shows a picture of the page to the agent's own model, which must take pictures."""
 
 
 class BrowserHost:

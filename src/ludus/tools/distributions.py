@@ -1,13 +1,13 @@
-"""Random draws of toolsets, so that an agent learns to work with different tools.
+"""Random samples of toolsets, so that an agent learns to work with different tools.
 
-A distribution gives every toolset a percentage. A draw takes each toolset independently with that chance. It is never
-empty: if no toolset was drawn, it is the one with the highest chance. There is one draw per group, so that the rollouts
-of a group are comparable. The same seed gives the same draw in every process.
+A distribution gives every toolset a percentage. A sample takes each toolset independently with that chance. It is never
+empty: if no toolset was sampled, it is the one with the highest chance. There is one sample per group, so that the
+rollouts of a group are comparable. The same seed gives the same sample in every process.
 
 `PUBLISHED` has the distributions of the Hermes agent's data generation, with their names and percentages. They also
-name toolsets that Ludus does not have. A draw skips the toolsets that the run does not have and lists them. The random
-number of a toolset is drawn even if the run does not have it, so one more toolset does not change the draws of the
-others.
+name toolsets that Ludus does not have. A sample skips the toolsets that the run does not have and lists them. The
+random number of a toolset is sampled even if the run does not have it, so one more toolset does not change the samples
+of the others.
 """
 
 import random
@@ -23,7 +23,7 @@ _EVERYTHING = ("web", "vision", "image_gen", "terminal", "file", "moa", "browser
 
 @dataclass(frozen=True)
 class Distribution:
-    """Toolsets and the chance, in percent, that each is part of a draw."""
+    """Toolsets and the chance, in percent, that each is part of a sample."""
 
     name: str
     percent: tuple[tuple[str, float], ...]
@@ -33,12 +33,12 @@ class Distribution:
             if not 0 <= percent <= 100:
                 raise ConfigError(f"distribution '{self.name}': {toolset} is {percent}; give a percentage of 0 to 100")
         if not any(percent for _, percent in self.percent):
-            raise ConfigError(f"distribution '{self.name}': every toolset is at 0 percent; nothing can be drawn")
+            raise ConfigError(f"distribution '{self.name}': every toolset is at 0 percent; nothing can be sampled")
 
 
 @dataclass(frozen=True)
-class ToolsetDraw:
-    """The result of a draw."""
+class ToolsetSample:
+    """The result of a sample."""
 
     toolsets: tuple[str, ...]
     skipped: tuple[str, ...] = ()
@@ -90,22 +90,24 @@ def find_distribution(
     return PUBLISHED[name]
 
 
-def draw_toolsets(
+def sample_toolsets(
     distribution: Distribution, seed: int, registry: Registry = BUILTIN, disabled: Sequence[str] = ()
-) -> ToolsetDraw:
-    """Draw toolsets from those that the run has and has not disabled."""
+) -> ToolsetSample:
+    """Sample toolsets from those that the run has and has not disabled."""
     usable = list_possible(distribution, registry, disabled)
     chance = random.Random(seed)
     rolls = [(toolset, percent, chance.random() * 100) for toolset, percent in distribution.percent]
-    drawn = tuple(toolset for toolset, percent, roll in rolls if roll < percent and toolset in usable)
+    sampled = tuple(toolset for toolset, percent, roll in rolls if roll < percent and toolset in usable)
     skipped = tuple(toolset for toolset, _, _ in rolls if toolset not in usable)
-    return ToolsetDraw(drawn or (max(usable, key=lambda toolset: usable[toolset]),), skipped)  # the first one of equals
+    return ToolsetSample(
+        sampled or (max(usable, key=lambda toolset: usable[toolset]),), skipped
+    )  # the first one of equals
 
 
 def list_possible(
     distribution: Distribution, registry: Registry = BUILTIN, disabled: Sequence[str] = ()
 ) -> Mapping[str, float]:
-    """The toolsets that can be drawn, and their percentages, of which one at least is above 0. Raises ConfigError."""
+    """The toolsets that can be sampled, and their percentages, of which one at least is above 0. Raises ConfigError."""
     off = frozenset(leaf.name for leaf in registry.list_leaves(disabled))
     usable = {toolset: percent for toolset, percent in distribution.percent if _is_usable(toolset, registry, off)}
     if any(usable.values()):

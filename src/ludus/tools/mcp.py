@@ -24,51 +24,18 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from msgspec import field
-
+from ludus.encoding import to_json
 from ludus.errors import ConfigError, ToolBroken, find_first, suggest
 from ludus.images import describe_bad_url
-from ludus.settings import Settings
 from ludus.tools import BadArguments, Tool
+from ludus.tools.settings import McpSettings
 from ludus.tools.toolsets import Toolset
-from ludus.types import JsonObject, Observation, Positive, ToolSpec, to_json
+from ludus.types import JsonObject, Observation, ToolSpec
 
 if TYPE_CHECKING:
     from mcp import Client
     from mcp import Tool as Offer
     from mcp.types import CallToolResult, ContentBlock
-
-
-class McpSettings(Settings, frozen=True):
-    """An MCP server whose tools are offered as a toolset of its name. It runs outside the sandbox."""
-
-    command: tuple[str, ...] = ()
-    """Program and arguments of a server that speaks over stdin and stdout. Give this or `url`."""
-    url: str = ""
-    """Address of a server that speaks streamable HTTP."""
-    env: dict[str, str] = field(default_factory=dict[str, str])
-    """Variables for the command, beside HOME, PATH and a few others; nothing else of the environment is passed on. They
-    are recorded: no secrets here."""
-    env_vars: dict[str, str] = field(default_factory=dict[str, str])
-    """Variables for the command whose values are secret: variable → NAME of the environment variable that holds it."""
-    headers: dict[str, str] = field(default_factory=dict[str, str])
-    """Sent with every request to `url`. They are recorded: no secrets here."""
-    header_vars: dict[str, str] = field(default_factory=dict[str, str])
-    """Headers whose values are secret: header → NAME of the environment variable."""
-    cwd: str | None = None
-    """The folder that the command starts in."""
-    only: tuple[str, ...] = ()
-    """Offer only these of its tools; empty: all."""
-    prefix: str = ""
-    """Put before the tools' names, for names that would collide with others."""
-    parallel: bool = False
-    """Its tools may run at the same time in one turn."""
-    images: bool = False
-    """Show the model the pictures in results. It must take pictures; models in token mode do not."""
-    start_seconds: Positive = 30.0
-    """Time limit for starting or reaching it."""
-    call_seconds: Positive | None = None
-    """Time limit of one call; null: `limits.tool_seconds`."""
 
 
 ReadSecret = Callable[[str, str], str]

@@ -149,7 +149,8 @@ def format_result(result: ExecResult, limit: float) -> str:
     if result.timed_out:
         parts.append(f"[timed out: killed after {limit:g} s; use background=true for what takes longer]")
     elif result.exit_code:
-        parts.append(f"[exit code {result.exit_code}]")
+        killed = "; killed, as programs are that need more memory than the slot has" if result.exit_code == 137 else ""
+        parts.append(f"[exit code {result.exit_code}{killed}]")
     return "\n".join(part for part in parts if part) or "(no output)"
 
 

@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from ludus.encoding import to_json
 from ludus.sandbox import Sandbox
 from ludus.tools import Tool, tool
-from ludus.types import to_json
 
 Status = Literal["pending", "in_progress", "completed", "cancelled"]
 

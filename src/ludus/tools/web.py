@@ -19,19 +19,17 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
-from time import time
-from typing import Annotated, Literal, Protocol, TypeVar
+from typing import Annotated, Protocol, TypeVar
 from urllib.parse import urlencode, urljoin
 
 import msgspec
 from msgspec import Meta, Struct
 
 from ludus.errors import ConfigError, ToolBroken, suggest
-from ludus.http_client import Client, HttpError, Response, Timeouts, split_url
-from ludus.models.server import read_retry_after
+from ludus.http_client import Client, HttpError, Response, Timeouts, send_with_retries, split_url
 from ludus.sandbox import Sandbox
-from ludus.settings import Settings
 from ludus.tools import Tool, tool
+from ludus.tools.settings import WebSettings
 from ludus.tools.toolsets import Toolset
 
 RESULTS = 20
@@ -42,23 +40,11 @@ PAGE_CHARS = 50_000
 PAGE_BYTES = 1_000_000
 """How much of a page is read."""
 REDIRECTS = 5
-ATTEMPTS = 3
+PAUSES = (1.0, 2.0)
+"""Seconds before a provider that is busy or cannot be reached is asked again."""
 TIMEOUTS = Timeouts(connect=10.0, silence=30.0, total=60.0)
 
 Reply = TypeVar("Reply")
-
-
-class WebSettings(Settings, frozen=True):
-    """Where the `web` toolsets search and read pages."""
-
-    provider: Literal["", "tavily", "brave", "searxng"] = ""
-    """The search service; empty: the agent has no web tools."""
-    api_key_var: str = ""
-    """The NAME of the environment variable that holds the provider's key."""
-    base_url: str = ""
-    """The provider's address; required for `searxng`, which is self-hosted."""
-    allow_private: bool = False
-    """Let the agent read pages from this machine and the local network."""
 
 
 class Hit(Struct, frozen=True):
@@ -269,27 +255,26 @@ async def _send_request(
     hint: str = "check the key and the plan",
 ) -> Response:
     """Send a request to a provider. Retries while it is busy or cannot be reached; then raises `ToolBroken`."""
-    where = split_url(url).origin
-    problem = ""
-    for attempt in range(ATTEMPTS):
-        wait = 2.0**attempt
-        try:
-            response = await http.request(method, url, headers, body, timeouts=TIMEOUTS)
-        except HttpError as error:
-            problem = str(error)
-        else:
-            if response.status == 200:
-                return response
-            problem = f"{where} answered {response.status}: {_join_lines(response.body[:300].decode(errors='replace'))}"
-            if response.status in (401, 402, 403, 404):
-                raise ToolBroken(f"web: {problem}; {hint}", retryable=False)
-            if response.status != 429 and response.status < 500:
-                raise ValueError(problem)
-            retry_after = read_retry_after(response, time())
-            wait = wait if retry_after is None else min(30.0, retry_after)
-        if attempt + 1 < ATTEMPTS:
-            await asyncio.sleep(wait)
-    raise ToolBroken(f"web: {problem}")
+    try:
+        response = await send_with_retries(
+            lambda: http.request(method, url, headers, body, timeouts=TIMEOUTS), PAUSES, _is_busy
+        )
+    except HttpError as error:
+        raise ToolBroken(f"web: {error}") from None
+    status = response.status
+    if status == 200:
+        return response
+    words = _join_lines(response.body[:300].decode(errors="replace"))
+    problem = f"{split_url(url).origin} answered {status}: {words}"
+    if status in (401, 402, 403, 404):
+        raise ToolBroken(f"web: {problem}; {hint}", retryable=False)
+    if _is_busy(status):
+        raise ToolBroken(f"web: {problem}")
+    raise ValueError(problem)
+
+
+def _is_busy(status: int) -> bool:
+    return status == 429 or status >= 500
 
 
 def _decode_reply(response: Response, kind: type[Reply], provider: str) -> Reply:

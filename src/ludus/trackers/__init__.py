@@ -3,8 +3,8 @@
     values, step ──> TrackerSet ──┬─> metrics.jsonl in the run directory, always
                                   └─> wandb, trackio, or one of the user's own (`tracking.use`)
 
-A tracker is any object with `start`, `log` and `close`. Values are numbers and `Table`s. A tracker must not end a run:
-when one raises, the error is reported once, and the tracker gets no more values. The local file has them all.
+A tracker is any object with `start`, `log` and `close`. Values are numbers, texts and `Table`s. A tracker must not end
+a run: when one raises, the error is reported once, and the tracker gets no more values. The local file has them all.
 """
 
 import time
@@ -14,9 +14,10 @@ from typing import Any, ClassVar, Protocol
 
 from msgspec import Struct, field
 
+from ludus.encoding import to_json
 from ludus.errors import describe_error
-from ludus.settings import Settings
-from ludus.types import JsonObject, to_json
+from ludus.settings import Settings, UsedIf
+from ludus.types import JsonObject
 
 METRICS = "metrics.jsonl"
 """The file of a run directory that has every value."""
@@ -29,8 +30,9 @@ class Table(Struct, frozen=True):
     rows: tuple[tuple[str | float | int, ...], ...]
 
 
-Values = Mapping[str, float | Table]
-"""Metrics by name, such as `train/reward`."""
+Value = float | str | Table
+Values = Mapping[str, Value]
+"""Metrics by name, such as `train/reward`. Files of other systems log texts, too."""
 
 
 class TrackedRun(Struct, frozen=True, kw_only=True):
@@ -78,6 +80,9 @@ class TrackingSettings(Settings, frozen=True):
     """Options by tracker, such as `tracking.options.wandb.mode offline`. They are recorded: no secrets here."""
 
     may_change: ClassVar[tuple[str, ...]] = ("use", "project", "group", "name", "options")
+    used_if: ClassVar[Mapping[str, tuple[UsedIf, ...]]] = {
+        name: (UsedIf("use", other_than=((),)),) for name in ("project", "group", "name")
+    }
 
 
 class TrackerSet:
@@ -89,14 +94,20 @@ class TrackerSet:
         self._trackers = dict(trackers)
         self._write_line = write_line
         self._tell = tell
+        self._step = 0
 
     def start(self, run: TrackedRun) -> None:
         self._call(lambda tracker: tracker.start(run))
 
     def log(self, values: Values, step: int) -> None:
+        self._step = max(self._step, step)
         if values:
             self._write_line(to_json({"step": step, "time": time.time(), **values}))
             self._call(lambda tracker: tracker.log(values, step))
+
+    def log_beside(self, values: Values) -> None:
+        """Keep values that belong to no step, beside those of the last one."""
+        self.log(values, self._step)
 
     def close(self) -> None:
         self._call(lambda tracker: tracker.close())

@@ -26,7 +26,8 @@ from typing import Any
 
 _DEPTH = 100
 _ITEMS = 200_000
-_LINE_BYTES = 32 * 2**20
+_LINE_BYTES = 8 * 2**20
+"""The longest result: decoding takes a second for a few megabytes, of the time of the tests."""
 _WORKSPACE = "/workspace"
 _HOST = ""
 """The text of this file. `ludus.verify.function_tests` sets both."""
@@ -189,19 +190,24 @@ class CallHost:
             self._process, self._replies = None, -1
 
     def _read_reply(self, process: subprocess.Popen[bytes], until: float) -> bytes:
-        while b"\n" not in self._rest:
+        parts, size = [self._rest], len(self._rest)
+        while b"\n" not in parts[-1]:
             ready, _, _ = select.select([self._replies], [], [], max(0.0, until - time.monotonic()))
             if not ready:
                 process.kill()
                 process.wait()
                 raise AssertionError(f"the function did not return within {self.seconds:g} s")
             data = os.read(self._replies, 65_536)
-            if not data or len(self._rest) > _LINE_BYTES:
+            if not data:
                 process.kill()
                 code = process.wait()
                 raise AssertionError(f"the function ended its process (exit code {code})")
-            self._rest += data
-        line, _, self._rest = self._rest.partition(b"\n")
+            parts.append(data)
+            size += len(data)
+            if size > _LINE_BYTES:
+                self.close()
+                raise AssertionError(f"the function's result is longer than {_LINE_BYTES // 2**20} MB")
+        line, _, self._rest = b"".join(parts).partition(b"\n")
         return line
 
 
@@ -240,6 +246,6 @@ def serve_calls(module: str, outbox: int) -> None:
             reply: list[Any] = ["returned", encode(value), [encode(each) for each in arguments]]
         except BaseException as error:  # code of the agent
             reply = ["raised", encode([type(error).__name__, str(error)[:2000]]), []]
-        data = json.dumps(reply).encode() + b"\n"
+        data = memoryview(json.dumps(reply).encode() + b"\n")
         while data:
             data = data[os.write(outbox, data) :]

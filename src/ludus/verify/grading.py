@@ -1,6 +1,6 @@
 """A model grades what an agent wrote, by a rubric.
 
-    grader.grade(task.prompt, rubric, rollout.answer)      in an environment's `verify`
+    judges.grade(task.prompt, rubric, rollout.answer)      in an environment's `grade`
 
 A rubric is a list of criteria, each with a weight. The judge says for each one whether the reply meets it, and the
 score is the share of the weights that are met. A second judge, if there is one, grades the same reply. Its grade
@@ -14,6 +14,7 @@ finds out whether the reply is to blame.
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
 from msgspec import Struct
@@ -54,20 +55,17 @@ class _Verdicts(Struct, frozen=True):
     verdicts: tuple[_Verdict, ...]
 
 
-class Grader:
-    """The judges of a run. An environment that is graded has one as `Env.grader`. Commands open it before they
-    verify."""
+@dataclass(frozen=True)
+class Judges:
+    """The judges of a run. `Env.grade` gets them."""
 
-    def __init__(self) -> None:
-        self._judges: dict[str, Model] = {}
-
-    def open(self, judge: Model, second: Model | None = None) -> None:
-        self._judges = {JUDGE: judge} | ({SECOND: second} if second else {})
+    first: Model | None = None
+    second: Model | None = None
 
     async def close(self) -> None:
-        judges, self._judges = self._judges, {}
-        for judge in judges.values():
-            await judge.close()
+        for judge in (self.first, self.second):
+            if judge is not None:
+                await judge.close()
 
     async def grade(
         self, task: str, rubric: Sequence[Criterion], reply: str, *, reference: str = "", pass_mark: float = 1.0
@@ -80,12 +78,11 @@ class Grader:
         """
         if not reply.strip():
             return Score(0.0, False, 0.0, "There is no reply.")
-        if not self._judges:
+        if self.first is None:
             raise ConfigError(explain_missing("the environment"))
-        found = await asyncio.gather(
-            *(ask_judge(model, task, rubric, reply, reference) for model in self._judges.values())
-        )
-        graded = dict(zip(self._judges, found, strict=True))
+        judges = {JUDGE: self.first} | ({SECOND: self.second} if self.second else {})
+        found = await asyncio.gather(*(ask_judge(model, task, rubric, reply, reference) for model in judges.values()))
+        graded = dict(zip(judges, found, strict=True))
         shares = {name: compute_share(rubric, verdicts) for name, verdicts in graded.items()}
         parts = dict(shares) | {f"{name} {PASSES}": float(share >= pass_mark) for name, share in shares.items()}
         value = shares[JUDGE]

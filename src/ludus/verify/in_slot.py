@@ -39,7 +39,6 @@ _RANK = {"passed": 0, "skipped": 1, "failed": 2}
 _TESTS_FAILED = 1
 """The exit code of pytest: the control tests fail in every complete run."""
 _CHECK = "@ludus_check"
-_CONTROL_NAMES = ("_must_fail", "_must_raise")
 
 
 # ---- the runner ---------------------------------------------------------------------------------------------------
@@ -198,7 +197,7 @@ def run_test_process() -> None:
     sources.install(_is_of_tests if order["wanted"] is None else sources.trust_repository(order))
     pytest.hookimpl(hookwrapper=True)(TestRecorder.pytest_runtest_makereport)
     pytest.hookimpl(trylast=True)(TestRecorder.pytest_collection_modifyitems)
-    recorder = TestRecorder(outbox, sources, order["wanted"])
+    recorder = TestRecorder(outbox, sources, order["wanted"], order["controls"])
     recorder.send("ready")
     sys.path.append(order["workspace"])  # last: nothing there can replace the library or pytest
     exit_code = pytest.main(order["arguments"], plugins=[recorder])
@@ -216,8 +215,9 @@ def list_outside(workspace: str) -> list[str]:
 class TestRecorder:
     """A pytest plugin that writes each phase of each test to a pipe as soon as it is over."""
 
-    def __init__(self, outbox: int, sources: SourceKeeper, wanted: list[str] | None) -> None:
+    def __init__(self, outbox: int, sources: SourceKeeper, wanted: list[str] | None, controls: list[str]) -> None:
         self._outbox = outbox
+        self._controls = frozenset(controls)
         self._sources = sources
         self._wanted = None if wanted is None else set(wanted)
 
@@ -230,7 +230,12 @@ class TestRecorder:
         """Leave out tests that nobody asked for. The ids of tests are no arguments of pytest: one that is unknown
         would end the whole run."""
         if self._wanted is not None:
-            items[:] = [item for item in items if item.nodeid in self._wanted or item.name.endswith(_CONTROL_NAMES)]
+            items[:] = [item for item in items if item.nodeid in self._wanted or self._is_control(item.nodeid)]
+
+    def _is_control(self, test: str) -> bool:
+        """Whether it is one of the controls, which are named without the folder of their file and without cases."""
+        file, mark, name = test.partition("[")[0].partition("::")
+        return file.rpartition("/")[2] + mark + name in self._controls
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         self._send_report(report, report.when)

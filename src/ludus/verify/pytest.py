@@ -11,14 +11,16 @@ tests run in another one (`in_slot.py`). The source of the test files is not on 
 
 Every test must be in the report: one that is missing, skipped or expected to fail has not passed. The number of cases
 of a test is read from its source, as far as `parametrize` has literal values there (`count_cases`); fewer cases in the
-report are missing. Two control tests that must fail are run with them; if they do not fail, the run was tampered with.
+report are missing. Controls run among them (`control_tests.py`): copies of some of the tests that must fail, under
+names that were never used before, and one that must pass. If one that must fail passes, the verdict is forged.
 A value that claims to equal every other fails the comparison.
 
 Limits. A test and the code it imports share a process. Code that was written for this can look at the frame that calls
-it (its constants are expected values), change pytest, or write reports of its own. A value whose `__eq__` recognizes
-the checks can equal anything: compare types as well. Helper files beside the tests are on the disk. The feedback of a
-pass names this limit. Tests that start the agent's program as a separate process and look at what it does are safe from
-all of this: that process can read neither the tests nor the memory of the one that runs them.
+it (its constants are expected values), or let only those tests pass that it has read in memory and understood. A value
+whose `__eq__` recognizes the checks can equal anything: compare types as well. Helper files beside the tests are on the
+disk. The feedback of a pass names this limit. Tests that start the agent's program as a separate process and look at
+what it does are safe from all of this: that process can read neither the tests nor the memory of the one that runs
+them.
 """
 
 import ast
@@ -29,7 +31,7 @@ import re
 import secrets
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path, PurePosixPath
 from shlex import quote
 
@@ -40,19 +42,13 @@ from msgspec.structs import replace
 from ludus.errors import VerifierError
 from ludus.sandbox import WORKSPACE, ExecResult, Sandbox
 from ludus.sandbox.archive import ArchiveEntry, gather_entries, make_archive
+from ludus.sandbox.limits import explain_exit
 from ludus.types import Score
 from ludus.verify.cases import count_module_cases
+from ludus.verify.control_tests import Controls, add_controls, make_name, make_plain
 
 _PACKAGES = ("pytest", "_pytest", "py", "pluggy", "iniconfig", "packaging", "pygments")
 _RUNNER = Path(__file__).with_name("in_slot.py")
-_CONTROL = """\
-def test_{0}_must_fail():
-    assert 1 == 2
-
-
-def test_{0}_must_raise():
-    raise ValueError
-"""
 _FEEDBACK_TESTS = 5
 _USAGE_ERROR = 4
 _ADDRESS = re.compile(r"(?<=\bat )0x[0-9a-fA-F]+|\b0x(?:7f|55|56)[0-9a-f]{10}\b")
@@ -86,23 +82,26 @@ async def run_tests(
     """
     expected = count_cases(tests)
     run = JudgeRun(box, python)
+    real = [name for name in tests if _is_test_file(PurePosixPath(name))]
+    changed, added = add_controls({name: tests[name] for name in real})
     report = await run.run_pytest(
-        {f"hidden/{name}": text for name, text in tests.items()},
-        hidden=[f"{run.folder}/hidden/{name}" for name in tests if _is_test_file(PurePosixPath(name))],
-        arguments=list_arguments(run.folder),
+        {f"hidden/{name}": text for name, text in {**tests, **changed}.items()},
+        hidden=[f"{run.folder}/hidden/{name}" for name in real],
+        arguments=list_arguments(run.folder, run.control),
         seconds=seconds,
+        controls=added,
     )
     if isinstance(report, Score):
         return report
-    return judge_outcomes(report.outcomes, report.notes, expected, separate=separate)
+    return judge_outcomes(report.outcomes, report.notes, expected, plain=run.controls, added=added, separate=separate)
 
 
-def list_arguments(folder: str) -> list[str]:
+def list_arguments(folder: str, control: str) -> list[str]:
     """The arguments of pytest for hidden tests in a folder of their own."""
     return [
         *("-q", "-p", "no:cacheprovider", "--import-mode=importlib", "-c", f"{folder}/pytest.ini"),
         "--continue-on-collection-errors",  # a solution that cannot be imported is wrong, not tampering
-        *(f"--rootdir={folder}", f"--confcutdir={folder}", f"{folder}/hidden", f"{folder}/control"),
+        *(f"--rootdir={folder}", f"--confcutdir={folder}", f"{folder}/hidden", control),
     ]
 
 
@@ -111,10 +110,13 @@ class JudgeRun:
 
     def __init__(self, box: Sandbox, python: str = "python3") -> None:
         self._box, self._python = box, python
-        self.token, self._secret = secrets.token_hex(8), secrets.token_hex(16)
-        self.folder = box.resolve(f"/tmp/ludus-judge-{self.token}")
-        self.control = f"{self.folder}/control"
-        """The folder of the control tests, which must be among the arguments."""
+        self._secret = secrets.token_hex(16)
+        self.folder = box.resolve(f"/tmp/ludus-judge-{secrets.token_hex(8)}")
+        name, self._control_text, self.controls = make_plain()
+        """Tests that must fail, which every run has."""
+        self._control_path = f"{make_name()}/{name}"
+        self.control = f"{self.folder}/{self._control_path.partition('/')[0]}"
+        """The folder of these tests, which must be among the arguments."""
 
     async def run_pytest(
         self,
@@ -124,6 +126,7 @@ class JudgeRun:
         arguments: Sequence[str],
         seconds: float,
         wanted: Sequence[str] | None = None,
+        controls: Controls = Controls(),
         known: Collection[str] = (),
         cwd: str = WORKSPACE,
         plugins: bool = False,
@@ -131,21 +134,24 @@ class JudgeRun:
         """Run pytest and return its report, or the score 0 if it did not come to its end.
 
         `files` are written to `folder`. `hidden`: files whose source is removed from the disk first. `wanted`: run only
-        these tests. `known`: names of classes whose instances may equal everything. `plugins`: load the plugins that
-        are installed in the slot.
+        these tests, and the `controls` that were added to them. `known`: names of classes whose instances may equal
+        everything. `plugins`: load the plugins that are installed in the slot.
 
         Raises:
             VerifierError: pytest did not start, or is neither in the slot nor installed beside Ludus.
         """
         box, python = self._box, self._python
         has_pytest = await self._has_pytest(box.resolve(cwd))
-        await box.unpack(_pack_judge(files, self.token, self._secret, packages=not has_pytest), self.folder)
+        files = {self._control_path: self._control_text, **files}
+        await box.unpack(_pack_judge(files, self._secret, packages=not has_pytest), self.folder)
+        run_controls = self.controls | controls
         order = {
             "secret": f"{self.folder}/secret",  # a file that the runner removes: stdin could be read later
             "packages": "" if has_pytest else f"{self.folder}/packages",
             "hidden": list(hidden),
             "arguments": list(arguments),
             "wanted": None if wanted is None else list(wanted),
+            "controls": sorted(run_controls.failing | run_controls.passing),
             "known": sorted(known),
             "workspace": box.resolve(cwd),
             "python": python,
@@ -168,20 +174,20 @@ class JudgeRun:
         return done.exit_code == 0 and done.stdout.strip() == b"pytest"
 
     def _read_report(self, done: ExecResult) -> "TestReport | Score":
-        records = _read_records(done.stdout, self._secret)
+        records, explain = _read_records(done.stdout, self._secret), partial(explain_exit, spec=self._box.spec)
         tail = _clean_text(done.stderr.decode(errors="replace"), self.folder)[-1000:]
         if not records:
-            raise VerifierError(f"pytest did not start in the slot (exit code {done.exit_code}): {tail}")
+            raise VerifierError(f"pytest did not start in the slot ({explain(done.exit_code)}): {tail}")
         early = "The tests were ended before they were through"
         if records[-1] == "ready":
-            return Score.of(0.0, f"{early} (exit code {done.exit_code}).\n{tail}")
+            return Score.of(0.0, f"{early} ({explain(done.exit_code)}).\n{tail}")
         report = msgspec.json.decode(_clean_text(records[-1], self.folder), type=TestReport)
         if report.tampering:
-            return Score.of(0.0, f"The test run was tampered with: {report.tampering}.")
+            return Score.forged((f"the test run was tampered with: {report.tampering}",))
         if not report.ended:
             if report.exit_code == _USAGE_ERROR and not report.outcomes:
                 raise VerifierError(f"pytest does not take its arguments or settings: {tail}")
-            return Score.of(0.0, f"{early} (exit code {report.exit_code}).\n{tail}")
+            return Score.of(0.0, f"{early} ({explain(report.exit_code)}).\n{tail}")
         return report
 
 
@@ -217,13 +223,20 @@ def _is_test_file(file: PurePosixPath) -> bool:
 
 
 def judge_outcomes(
-    outcomes: Mapping[str, str], notes: Mapping[str, str], expected: Mapping[str, int], *, separate: bool = False
+    outcomes: Mapping[str, str],
+    notes: Mapping[str, str],
+    expected: Mapping[str, int],
+    *,
+    plain: Controls,
+    added: Controls = Controls(),
+    separate: bool = False,
 ) -> Score:
-    """The score for a report. `expected` are the tests, with the least number of cases of each."""
-    control = {name: outcome for name, outcome in outcomes.items() if name.startswith("control/")}
-    if len(control) != 2 or set(control.values()) != {"failed"}:
-        return Score.of(0.0, "The test run was tampered with: tests that must fail did not.")
-    counted = {name: outcome for name, outcome in outcomes.items() if name not in control}
+    """The score for a report. `expected` are the tests, with the least number of cases of each. `plain` are controls
+    that every run has, `added` those among the tests."""
+    if evidence := find_tampering(outcomes, plain, added):
+        return Score.forged(evidence)
+    doubt = added.find_doubt(outcomes)
+    counted = {name: outcome for name, outcome in outcomes.items() if name not in plain and name not in added}
     seen = Counter(name.partition("[")[0] for name in counted)
     for name, number in expected.items():
         missing = range(seen[name], number)
@@ -232,9 +245,17 @@ def judge_outcomes(
     share = 1 - len(wrong) / len(counted)
     if not wrong:
         where = "" if separate else " They ran in one process with the agent's code."
-        return Score(1.0, True, 1.0, f"All {len(counted)} tests passed.{where}")
+        return Score(1.0, True, 1.0, f"All {len(counted)} tests passed.{where}", suspect=doubt)
     shown = "\n".join(f"{name}: {counted[name]}\n{notes.get(name, '')}".rstrip() for name in wrong[:_FEEDBACK_TESTS])
     return Score(0.0, False, share, f"{len(wrong)} of {len(counted)} tests did not pass.\n{shown}")
+
+
+def find_tampering(outcomes: Mapping[str, str], plain: Controls, added: Controls) -> tuple[str, ...]:
+    """What shows that the outcomes were changed: a control that must fail did not, or was not run at all."""
+    failed = [name for name, outcome in outcomes.items() if name in plain and outcome == "failed"]
+    if len(failed) != len(plain.failing):
+        return ("tests that must fail did not",)
+    return added.find_evidence(outcomes)
 
 
 def _read_records(stdout: bytes, secret: str) -> list[str]:
@@ -246,12 +267,11 @@ def _read_records(stdout: bytes, secret: str) -> list[str]:
 # ---- what is written ----------------------------------------------------------------------------------------------
 
 
-def _pack_judge(tests: Mapping[str, str], token: str, secret: str, *, packages: bool) -> bytes:
+def _pack_judge(tests: Mapping[str, str], secret: str, *, packages: bool) -> bytes:
     files = {
         "run.py": _RUNNER.read_bytes(),
         "secret": secret.encode(),
         "pytest.ini": b"[pytest]\n",
-        f"control/test_{token}.py": _CONTROL.format(token).encode(),
         **{name: text.encode() for name, text in tests.items()},
     }
     entries = [ArchiveEntry(path, 0o600 if path == "secret" else 0o644, data=data) for path, data in files.items()]

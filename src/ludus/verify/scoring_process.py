@@ -3,7 +3,7 @@
 Libraries that read an agent's answer (symbolic mathematics, spreadsheets) can be kept busy for ever, or made to use all
 memory, by a hostile one. In the driver that would stop every rollout. Here it costs a child process, which is killed.
 The child has no variables of the driver, so no keys; it has a limit of memory, a fixed hash seed, so that two processes
-draw and score alike, and an empty folder of its own as home and working folder, which is removed with it.
+sample and score alike, and an empty folder of its own as home and working folder, which is removed with it.
 
     score = await run_scorer("my_package.scoring:score", answer, seconds=20)
 

@@ -5,8 +5,8 @@ from msgspec.structs import replace
 from tests.ledger_kit import make_ledger, make_line, make_situation, propose
 
 from ludus.reflact.ledger.admission import admit_proposals, compute_prior, place_edit
-from ludus.reflact.ledger.ledger_settings import LedgerTuning
 from ludus.reflact.ledger.line_records import compute_logit
+from ludus.reflact.ledger.settings import LedgerTuning
 from ludus.skill import Edit, Skill
 
 TUNING = LedgerTuning()

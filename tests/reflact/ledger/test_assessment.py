@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from tests.ledger_kit import make_ledger, make_line, make_situation
 
 from ludus.reflact.ledger.assessment import assess_lines, update_working
-from ludus.reflact.ledger.ledger_settings import LedgerTuning
+from ludus.reflact.ledger.settings import LedgerTuning
 
 TUNING = LedgerTuning()
 OFTEN = make_situation(called=[f"t{n}" for n in range(5)], tries=8, named=7)

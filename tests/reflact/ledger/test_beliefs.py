@@ -4,16 +4,17 @@ from random import Random
 
 import pytest
 from msgspec.structs import replace
-from tests.ledger_kit import make_ledger, make_line
+from tests.ledger_kit import make_ledger, make_line, make_situation
 
 from ludus.reflact.ledger.beliefs import (
     compute_normal_cdf,
     compute_side_effect,
     compute_slopes,
     name_effect,
+    predict_pass_rate,
     update_beliefs,
 )
-from ludus.reflact.ledger.line_records import Gaussian
+from ludus.reflact.ledger.line_records import Gaussian, LineLedger
 
 
 def test_one_outcome_moves_each_belief_by_its_share_and_makes_it_surer():
@@ -45,3 +46,19 @@ def test_nothing_is_known_before_the_first_rollout_and_extremes_have_no_overflow
     update_beliefs(beliefs, "t", "", [], [], True)
     assert beliefs["base"].mean > -60.0 and beliefs["base"].variance > 0
     assert compute_normal_cdf(0.0) == 0.5 and compute_normal_cdf(1.96) == pytest.approx(0.975, abs=1e-3)
+
+
+def test_the_pass_rate_of_a_text_is_predicted_from_all_outcomes():
+    random, beliefs, tasks = Random(2), dict[str, Gaussian](), 20
+    for n in range(800):
+        lines = ["L1"] if random.random() < 0.5 else []
+        passed = random.random() < (0.8 if lines else 0.3)
+        update_beliefs(beliefs, f"t{n % tasks}", "", lines, lines, passed)
+    line = make_line("L1")
+    called = make_situation("s", [f"t{n}" for n in range(tasks)])
+    ledger = replace(
+        make_ledger([line], [called]), beliefs=beliefs, seen=dict.fromkeys((f"t{n}" for n in range(tasks)), "")
+    )
+    assert predict_pass_rate(ledger, [line]) == pytest.approx(0.8, abs=0.07)
+    assert predict_pass_rate(ledger, []) == pytest.approx(0.3, abs=0.07)
+    assert predict_pass_rate(LineLedger(), []) is None

@@ -6,8 +6,8 @@ import pytest
 from tests.ledger_kit import make_ledger, make_line, make_situation, read
 
 from ludus.reflact.ledger.credit import add_readings, compute_weight
-from ludus.reflact.ledger.ledger_settings import LedgerTuning
 from ludus.reflact.ledger.line_records import LineLedger, Reading
+from ludus.reflact.ledger.settings import LedgerTuning
 
 TUNING = LedgerTuning()
 

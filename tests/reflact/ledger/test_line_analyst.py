@@ -1,6 +1,5 @@
 """What an analyst of the ledger is shown, and what its reply becomes."""
 
-import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,7 +7,6 @@ import pytest
 from tests.ledger_kit import make_ledger, make_line, make_situation, read
 from tests.reflact_kit import ScriptedView, make_result
 
-from ludus.reflact.ledger.ledger_settings import LedgerSettings
 from ludus.reflact.ledger.line_analyst import (
     LineItem,
     LineReply,
@@ -18,6 +16,7 @@ from ludus.reflact.ledger.line_analyst import (
     check_reply,
     make_proposal,
 )
+from ludus.reflact.ledger.settings import LedgerSettings
 from ludus.skill import Skill
 
 LEDGER = make_ledger(
@@ -31,13 +30,13 @@ LEDGER = make_ledger(
 BATCH = [(make_result("t1", False, feedback="no unit"), ("L1",)), (make_result("t2", False), ())]
 
 
-def analyse(scripted: ScriptedView) -> Any:
-    return asyncio.run(analyse_failures(scripted.view, LEDGER, Skill("# Skill\n"), BATCH, "1/1/0"))
+async def analyse(scripted: ScriptedView) -> Any:
+    return await analyse_failures(scripted.view, LEDGER, Skill("# Skill\n"), BATCH, "1/1/0")
 
 
-def test_the_analyst_sees_lines_situations_and_which_lines_each_rollout_had(world: SimpleNamespace):
+async def test_the_analyst_sees_lines_situations_and_which_lines_each_rollout_had(world: SimpleNamespace):
     scripted = ScriptedView(world, lambda messages: {"rollouts": [], "items": []})
-    analyse(scripted)
+    await analyse(scripted)
     (request,) = scripted.requests
     assert world.get_stage(request) == "analyst_lines"
     asked = request[1].content
@@ -48,7 +47,7 @@ def test_the_analyst_sees_lines_situations_and_which_lines_each_rollout_had(worl
     assert asked.index("- units") < asked.index("- dates"), "those that spoiled most tasks first"
 
 
-def test_the_reply_becomes_causes_and_proposals_with_their_true_origin(world: SimpleNamespace):
+async def test_the_reply_becomes_causes_and_proposals_with_their_true_origin(world: SimpleNamespace):
     reply = {
         "rollouts": [{"rollout": 1, "situations": ["units"], "suspects": ["L1"]}, {"rollout": 2}],
         "items": [
@@ -58,7 +57,7 @@ def test_the_reply_becomes_causes_and_proposals_with_their_true_origin(world: Si
         ],
         "notes": ["Remember."],
     }
-    found = analyse(ScriptedView(world, lambda messages: reply))
+    found = await analyse(ScriptedView(world, lambda messages: reply))
     assert found.causes == {1: RolloutCauses(1, ("units",), ("L1",)), 2: RolloutCauses(2)}
     assert [(p.edit.evidence, p.edit.support, p.replaces) for p in found.proposals] == [
         (("t1",), 1, ""),
@@ -68,9 +67,9 @@ def test_the_reply_becomes_causes_and_proposals_with_their_true_origin(world: Si
     assert found.notes == (), "the run writes no notes"
 
 
-def test_an_unusable_reply_names_nothing(world: SimpleNamespace):
+async def test_an_unusable_reply_names_nothing(world: SimpleNamespace):
     scripted = ScriptedView(world, lambda messages: "I would rather not.", ledger=LedgerSettings(most_proposals=2))
-    found = analyse(scripted)
+    found = await analyse(scripted)
     assert (found.tasks, found.causes, found.proposals) == (("t1", "t2"), {}, ())
     assert "at most 2 in all" in scripted.requests[0][0].content
     assert len(scripted.journal.list_events()) == 1

@@ -1,6 +1,5 @@
 """The default proposer: its three methods ask the optimizer, each in its stage."""
 
-import asyncio
 from types import SimpleNamespace
 
 import pytest
@@ -15,24 +14,22 @@ from ludus.skill import Edit, Skill
 FAILED = [make_result(str(n), False, feedback=f"rule missing: RULE-{n}") for n in range(3)]
 
 
-def test_rollouts_are_read_merged_and_ranked_by_the_optimizer(world: SimpleNamespace):
+async def test_rollouts_are_read_merged_and_ranked_by_the_optimizer(world: SimpleNamespace):
     scripted, proposer = ScriptedView(world), Analysts()
 
-    async def propose() -> tuple[list[str], tuple[int, ...]]:
-        reflections = await proposer.reflect(scripted.view, 1, stream(FAILED))
-        items = await proposer.aggregate(scripted.view, reflections)
-        contents = [item.content for item in items if isinstance(item, Edit)]
-        return contents, await proposer.select(scripted.view, items, 2)
-
-    assert asyncio.run(propose()) == (["Obey RULE-0.", "Obey RULE-1.", "Obey RULE-2."], (2, 1))
+    reflections = await proposer.reflect(scripted.view, 1, stream(FAILED))
+    items = await proposer.aggregate(scripted.view, reflections)
+    contents = [item.content for item in items if isinstance(item, Edit)]
+    result = contents, await proposer.select(scripted.view, items, 2)
+    assert result == (["Obey RULE-0.", "Obey RULE-1.", "Obey RULE-2."], (2, 1))
     stages = [world.get_stage(request) for request in scripted.requests]
     assert stages == ["analyst_failure", "analyst_failure", "merge_failure", "rank"]
 
 
-def test_it_works_in_every_update_mode_and_says_that_it_needs_an_optimizer():
+async def test_it_works_in_every_update_mode_and_says_that_it_needs_an_optimizer():
     assert Analysts.modes == ("patch", "rewrite_from_suggestions", "full_rewrite_minibatch")
     assert Analysts.needs_optimizer
     assert Analysts().identity == "analysts@1"
     view = View(TrainSettings(), Skill(""), 1, 1, "", "", "", None)
     with pytest.raises(ConfigError, match="asks for the optimizer's model, and the run has none"):
-        asyncio.run(Analysts().select(view, [], 1))
+        await Analysts().select(view, [], 1)

@@ -10,15 +10,16 @@ import pytest
 from tests.build import make_rollout, make_task
 from tests.reflact_kit import stream
 
-from ludus.agent import Policy
 from ludus.envs.orders import SIZES, Orders
 from ludus.models.scripted import ScriptedModel, call, say
+from ludus.policy import Policy
 from ludus.reflact.proposers import View
 from ludus.reflact.proposers.exemplars import Exemplars, compute_similarity, list_replaceable, order_by_difference
 from ludus.reflact.records import Record, Reflection, Step, Summary
 from ludus.reflact.splits import Splits, load_splits
 from ludus.reflact.train_settings import DataSettings, ExemplarsSettings, SlowUpdate, TrainSettings
 from ludus.reflact.trainer import train
+from ludus.runner import Runner
 from ludus.skill import GUIDANCE, Edit, Skill
 from ludus.skill_examples import Example, parse_examples, render_example
 from ludus.types import (
@@ -231,19 +232,16 @@ def make_splits() -> Splits:
     return load_splits(Orders(), DataSettings(mode="splits"))
 
 
-def train_orders(
+async def train_orders(
     settings: TrainSettings = SETTINGS, examples_as: Any = "turns", skill: str = "# Orders\n"
 ) -> list[Record]:
-    async def collect() -> list[Record]:
-        policy = Policy(ScriptedModel(clerk), Skill(skill), examples_as=examples_as)
-        run = train(Orders(), policy, make_splits(), settings, proposer=Exemplars())
-        return [record async for record in run]
-
-    return asyncio.run(collect())
+    policy = Policy(ScriptedModel(clerk), Skill(skill), examples_as=examples_as)
+    run = train(Runner(Orders()), policy, make_splits(), settings, proposer=Exemplars())
+    return [record async for record in run]
 
 
-def test_training_without_an_optimizer_teaches_the_task():
-    records = train_orders()
+async def test_training_without_an_optimizer_teaches_the_task():
+    records = await train_orders()
     end = records[-1]
     assert isinstance(end, Summary)
     assert end.initial.test and end.best.test
@@ -259,10 +257,10 @@ def list_applied(step: Step) -> list[Edit]:
     return [f.item for f in step.fates if isinstance(f.item, Edit) and f.status.startswith("applied")]
 
 
-def test_nothing_of_the_other_splits_is_in_a_skill_and_every_edit_has_train_tasks_as_evidence():
+async def test_nothing_of_the_other_splits_is_in_a_skill_and_every_edit_has_train_tasks_as_evidence():
     ours = {task.id for task in Orders().tasks("train")}
     others = [task for split in ("validation", "test") for task in Orders().tasks(split)]
-    for record in train_orders():
+    for record in await train_orders():
         for held in (record.state.current, record.state.best):
             assert not any(task.prompt in held.skill.text or task.answer in held.skill.text for task in others)
         if isinstance(record, Step):
@@ -270,21 +268,21 @@ def test_nothing_of_the_other_splits_is_in_a_skill_and_every_edit_has_train_task
                 assert fate.item.evidence and set(fate.item.evidence) <= ours
 
 
-def test_runs_with_the_same_seed_are_equal_and_another_seed_goes_another_way():
+async def test_runs_with_the_same_seed_are_equal_and_another_seed_goes_another_way():
     def skills(records: Sequence[Record]) -> list[str]:
         return [record.state.current.skill.text for record in records]
 
-    assert skills(train_orders()) == skills(train_orders())
-    assert skills(train_orders()) != skills(train_orders(msgspec.structs.replace(SETTINGS, seed=7)))
+    assert skills(await train_orders()) == skills(await train_orders())
+    assert skills(await train_orders()) != skills(await train_orders(msgspec.structs.replace(SETTINGS, seed=7)))
 
 
-def test_where_the_examples_stand_decides_for_an_agent_that_reads_no_text():
-    end = train_orders(examples_as="text")[-1]
+async def test_where_the_examples_stand_decides_for_an_agent_that_reads_no_text():
+    end = (await train_orders(examples_as="text"))[-1]
     assert isinstance(end, Summary)
     assert (end.accepted, end.best.skill.text) == (0, "# Orders\n")
 
 
-def test_a_budget_of_nothing_changes_nothing():
-    end = train_orders(msgspec.structs.replace(SETTINGS, epochs=1, edit_budget=0, min_edit_budget=0))[-1]
+async def test_a_budget_of_nothing_changes_nothing():
+    end = (await train_orders(msgspec.structs.replace(SETTINGS, epochs=1, edit_budget=0, min_edit_budget=0)))[-1]
     assert isinstance(end, Summary)
     assert (end.best.skill.text, end.skipped) == ("# Orders\n", 3)

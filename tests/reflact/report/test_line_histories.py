@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from tests.ledger_kit import make_line, make_situation
 
-from ludus.reflact.ledger.ledger_settings import LedgerSettings
 from ludus.reflact.ledger.line_records import Assessment, LineLedger
+from ludus.reflact.ledger.settings import LedgerSettings
 from ludus.reflact.records import Record, Step
 from ludus.reflact.report.line_histories import (
     LineEvent,

@@ -10,7 +10,6 @@ from tests.reflact_kit import REPORT_SETTINGS, write_run_files
 from ludus.reflact.records import Baseline, EpochEnd, Record, Summary
 from ludus.reflact.report import run_files as files
 from ludus.reflact.report.run_files import RunRecorder, find_tested_skills
-from ludus.reflact.training_run import Resources
 from ludus.skill import parse_file
 from ludus.store import RunDir
 
@@ -51,7 +50,7 @@ def test_lines_say_what_was_decided_and_no_times(records: list[Record], tmp_path
 def test_skills_of_a_resumed_run_do_not_go_back(world: SimpleNamespace, tmp_path: Path):
     """While earlier records are yielded again, the files keep what the run had come to."""
     with RunDir.open(tmp_path / "run", {}) as run:
-        whole = world.run(settings=REPORT_SETTINGS, resources=Resources(store=run))
+        whole = world.run(settings=REPORT_SETTINGS, store=run)
     best = whole[-1].state.best.skill.text
     (tmp_path / "run" / "best").mkdir()
     (tmp_path / "run" / files.BEST).write_text(best)

@@ -3,14 +3,17 @@
 import json
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from tests.reflact_kit import EVIL, REPORT_SETTINGS, write_run_files
 
+from ludus.reflact.ledger.settings import LedgerSettings
 from ludus.reflact.records import Record, Step, Summary
 from ludus.reflact.report import run_files as files
 from ludus.reflact.report import training_page as report
 from ludus.reflact.report.training_page import render_page
+from ludus.reflact.train_settings import TrainSettings
 
 
 class Page(HTMLParser):
@@ -57,11 +60,20 @@ def test_the_report_has_the_curve_the_edits_the_differences_and_the_costs(record
     assert "+Obey RULE-" in text
     assert "applied_append" in text and "skipped_replace_target_not_found" in text
     assert "from 2 failure rollouts: train-" in text
-    for words in ("analyst", "all stages", "No usable reply: meta", "The best skill", "initial, test", "kind-1"):
+    for words in (
+        "analyst",
+        "all stages",
+        "No usable reply: meta",
+        "The skill: initial and shipped",
+        "initial, test",
+        "kind-1",
+    ):
         assert words in text
     summary = records[-1]
     assert isinstance(summary, Summary)
-    assert summary.best.skill.text in text
+    assert [line for line in summary.best.skill.text.splitlines() if line] == [
+        line for line in text.partition("\nshipped\n")[2].splitlines() if line
+    ]
 
 
 def test_what_models_wrote_is_text(records: list[Record]):
@@ -120,3 +132,15 @@ def test_the_numbers_of_the_report_are_those_of_the_lines(records: list[Record],
         assert f"{before} → {after} on {verdict['items']} tasks" in text
         assert f"{tokens(line['spent']):,} tokens" in text
     assert summary["seconds"].keys() >= {"baseline", "rollout", "evaluate", "test"}
+
+
+def test_the_ledgers_page_has_the_initial_and_the_shipped_skill_side_by_side(world: SimpleNamespace):
+    settings = TrainSettings(recipe="ledger", epochs=6, ledger=LedgerSettings(batch_size=6), optimizer_tries=1)
+    records = world.run(settings=settings, splits=world.splits(12, 12, 6))
+    page = render_page("run", {}, settings, records).decode()
+    beside = page.partition('class="beside"')[2]
+    assert beside.index(">initial<") < beside.index("# Skill") < beside.index(">shipped<")
+    assert '<div class="added">Obey RULE-' in beside
+    assert "What the text that would ship should score" in page and "by all evidence so far" in page
+    unfinished = render_page("run", {}, settings, records[:-1]).decode()
+    assert "initial and would ship now" in unfinished and "Obey RULE-" in unfinished.partition('class="beside"')[2]

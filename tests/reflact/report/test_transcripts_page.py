@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from ludus.reflact.records import Step
 from ludus.reflact.report.transcripts_page import UNFINISHED, make_link, name_part, render_transcripts
-from ludus.reflact.training_run import RECORDS, Resources
+from ludus.reflact.training_run import RECORDS
 from ludus.store import MemoryStore
 
 
@@ -21,7 +21,7 @@ def read_rows(store: MemoryStore) -> list[dict[str, Any]]:
 
 def test_every_rollout_is_on_the_page_once_with_its_part_and_role(world: SimpleNamespace):
     store = MemoryStore()
-    records = world.run(settings=replace(world.SETTINGS, selection_replicates=2), resources=Resources(store=store))
+    records = world.run(settings=replace(world.SETTINGS, selection_replicates=2), store=store)
     rows = read_rows(store)
     assert sum(len(row["rollouts"]) for row in rows) == len(store.outcomes)
     assert [row["index"] for row in rows] == list(range(len(rows)))
@@ -44,7 +44,7 @@ def test_every_rollout_is_on_the_page_once_with_its_part_and_role(world: SimpleN
 
 def test_rollouts_of_a_part_that_has_not_ended_are_shown_too(world: SimpleNamespace):
     store = MemoryStore()
-    world.run(resources=Resources(store=store))
+    world.run(store=store)
     last = [key for key, (kind, _) in store.bodies.items() if kind == RECORDS][-1]
     del store.bodies[last]
     assert any(row["part"] == UNFINISHED for row in read_rows(store))

@@ -1,6 +1,5 @@
 """Stage 3: merges keep their evidence, and one that loses proposals is not accepted."""
 
-import asyncio
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -23,26 +22,24 @@ def make_proposal(source: str, *tasks: str, items: Sequence[str]) -> Reflection:
     return Reflection(source, tasks, made)  # type: ignore[arg-type]
 
 
-def test_one_proposal_is_taken_as_it_is_without_a_call(world: SimpleNamespace):
+async def test_one_proposal_is_taken_as_it_is_without_a_call(world: SimpleNamespace):
     scripted = ScriptedView(world)
     only = make_proposal("failure", "a", items=["x"])
-    assert asyncio.run(aggregate(scripted.view, [only, Reflection("failure", ("b",))])) == only.items
-    assert asyncio.run(aggregate(scripted.view, [])) == ()
+    assert await aggregate(scripted.view, [only, Reflection("failure", ("b",))]) == only.items
+    assert await aggregate(scripted.view, []) == ()
     assert scripted.requests == []
 
 
-def test_proposals_are_merged_level_by_level_with_the_evidence_they_came_from(world: SimpleNamespace):
+async def test_proposals_are_merged_level_by_level_with_the_evidence_they_came_from(world: SimpleNamespace):
     scripted = ScriptedView(world)
-    merged = asyncio.run(
-        aggregate(
-            scripted.view,
-            [
-                make_proposal("failure", "a", items=["x", "y"]),
-                make_proposal("failure", "b", items=["x"]),
-                make_proposal("failure", "c", items=["x"]),
-                make_proposal("success", "s", items=["x"]),
-            ],
-        )
+    merged = await aggregate(
+        scripted.view,
+        [
+            make_proposal("failure", "a", items=["x", "y"]),
+            make_proposal("failure", "b", items=["x"]),
+            make_proposal("failure", "c", items=["x"]),
+            make_proposal("success", "s", items=["x"]),
+        ],
     )
     assert [world.get_stage(m) for m in scripted.requests] == ["merge_failure", "merge_failure", "merge_final"]
     assert [(i.content, i.support, i.evidence, i.source) for i in merged] == [
@@ -52,11 +49,11 @@ def test_proposals_are_merged_level_by_level_with_the_evidence_they_came_from(wo
     assert merged[0].level == 3
 
 
-def test_a_merge_that_drops_everything_is_not_believed(world: SimpleNamespace):
+async def test_a_merge_that_drops_everything_is_not_believed(world: SimpleNamespace):
     """SkillOpt accepts an empty merge, and with it loses every proposal of the step."""
     scripted = ScriptedView(world, lambda messages: {"items": []})
     proposals = [make_proposal("failure", "a", items=["x"]), make_proposal("failure", "b", items=["y"])]
-    assert [i.content for i in asyncio.run(aggregate(scripted.view, proposals))] == ["x", "y"]
+    assert [i.content for i in await aggregate(scripted.view, proposals)] == ["x", "y"]
     (event,) = scripted.journal.list_events()
     assert "must not drop everything" in event.problem
     assert event.consequence == "the items of the group were kept as they were"
@@ -72,9 +69,9 @@ def test_a_merge_that_drops_everything_is_not_believed(world: SimpleNamespace):
         ({"item": {"op": "swap"}, "made_of": [1]}, "Invalid enum value 'swap'"),
     ],
 )
-def test_a_merge_whose_items_come_from_nowhere_is_asked_again(world: SimpleNamespace, entry: Any, says: str):
+async def test_a_merge_whose_items_come_from_nowhere_is_asked_again(world: SimpleNamespace, entry: Any, says: str):
     """Items that are no objects crash SkillOpt's own fallback."""
     scripted = ScriptedView(world, lambda messages: {"items": [entry]})
     proposals = [make_proposal("failure", "a", items=["x"]), make_proposal("failure", "b", items=["y"])]
-    assert len(asyncio.run(aggregate(scripted.view, proposals))) == 2
+    assert len(await aggregate(scripted.view, proposals)) == 2
     assert says in scripted.requests[1][3].content

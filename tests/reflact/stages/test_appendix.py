@@ -1,6 +1,5 @@
 """Notes in the appendix: added once, consolidated into fewer."""
 
-import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,34 +17,34 @@ from ludus.reflact.train_settings import Appendix
 from ludus.skill import Skill, add_notes, read_notes
 
 
-def add_step_notes(
+async def add_step_notes(
     world: SimpleNamespace, replies: Any, threshold: int, *step_notes: str
 ) -> tuple[RunState, bool, ScriptedView]:
     scripted = ScriptedView(world, replies, appendix=Appendix(enabled=True, consolidate_above=threshold))
     start = MeasuredSkill(add_notes(Skill("body"), ["old"]), "initial_skill")
     state = RunState(initial=start, current=start, best=start)
     reflections = [Reflection("failure", ("a",), notes=step_notes)]
-    after, consolidated = asyncio.run(note_lapses(scripted.view, state, 3, reflections))
+    after, consolidated = await note_lapses(scripted.view, state, 3, reflections)
     return after, consolidated, scripted
 
 
-def test_notes_change_the_current_skill_which_is_then_unmeasured(world: SimpleNamespace):
-    after, consolidated, scripted = add_step_notes(world, None, 0, "new", "OLD.")
+async def test_notes_change_the_current_skill_which_is_then_unmeasured(world: SimpleNamespace):
+    after, consolidated, scripted = await add_step_notes(world, None, 0, "new", "OLD.")
     assert read_notes(after.current.skill) == ("old", "new")
     assert (after.current.measure, after.current.origin, consolidated) == (None, "appendix_step_0003", False)
     assert after.best == after.initial
     assert scripted.requests == []
 
 
-def test_notes_that_are_there_already_change_nothing(world: SimpleNamespace):
-    after, _, _ = add_step_notes(world, None, 0, "Old")
+async def test_notes_that_are_there_already_change_nothing(world: SimpleNamespace):
+    after, _, _ = await add_step_notes(world, None, 0, "Old")
     assert after.current == after.initial
 
 
-def test_too_many_notes_are_consolidated_and_only_into_fewer(world: SimpleNamespace):
-    after, consolidated, _ = add_step_notes(world, lambda m: {"notes": ["both"]}, 1, "new")
+async def test_too_many_notes_are_consolidated_and_only_into_fewer(world: SimpleNamespace):
+    after, consolidated, _ = await add_step_notes(world, lambda m: {"notes": ["both"]}, 1, "new")
     assert (read_notes(after.current.skill), consolidated) == (("both",), True)
     for bad in ([], ["a", "b"], ["a", "b", "c"]):
-        after, consolidated, scripted = add_step_notes(world, lambda m, bad=bad: {"notes": bad}, 1, "new")
+        after, consolidated, scripted = await add_step_notes(world, lambda m, bad=bad: {"notes": bad}, 1, "new")
         assert (read_notes(after.current.skill), consolidated) == (("old", "new"), False)
         assert scripted.journal.list_events()[0].consequence == "the notes stayed as they were"

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.reflact_kit import make_run, make_waiting_agent, run_within_limit
+from tests.reflact_kit import make_run, make_waiting_agent
 
 from ludus.errors import ConfigError
 from ludus.reflact.journal import Clock
@@ -55,7 +55,7 @@ class Watcher(Proposer):
         return (Reflection("failure", tuple(self.tasks[batch])),)
 
 
-def test_a_proposer_gets_each_batch_in_the_order_of_the_plan_whatever_ends_first(world: SimpleNamespace):
+async def test_a_proposer_gets_each_batch_in_the_order_of_the_plan_whatever_ends_first(world: SimpleNamespace):
     """Rollouts end in reverse order here."""
     tasks = world.tasks("train", 6)
     batches = [TrainBatch(1, tasks[:4]), TrainBatch(2, tasks[4:])]
@@ -79,10 +79,7 @@ def test_a_proposer_gets_each_batch_in_the_order_of_the_plan_whatever_ends_first
     start = MeasuredSkill(Skill("# Skill\n"), "initial_skill")
     view = run.make_view(RunState(initial=start, current=start, best=start), 1)
 
-    async def collect() -> tuple[list[list[Rollout]], list[Reflection]]:
-        return await roll_and_reflect(run, view, batches, Clock(run.journal, 1, 1))
-
-    rollouts, reflections = run_within_limit(collect())
+    rollouts, reflections = await roll_and_reflect(run, view, batches, Clock(run.journal, 1, 1))
     wanted = [[task.id for task in batch.tasks] for batch in batches]
     assert [[rollout.task.id for rollout in part] for part in rollouts] == wanted
     assert [list(reflection.tasks) for reflection in reflections] == wanted

@@ -1,6 +1,5 @@
 """Stage 6 and the test at the end: what is measured, and which skill is the current and the best one afterwards."""
 
-import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,8 +7,9 @@ import msgspec
 import pytest
 from msgspec import UNSET
 from tests.build import make_rollout, make_task
-from tests.reflact_kit import make_run, make_waiting_runner, run_within_limit
+from tests.reflact_kit import make_run, make_waiting_runner
 
+from ludus.encoding import to_json
 from ludus.errors import ConfigError
 from ludus.reflact.gate import Contender, Decision, Gate, Mark, Measure, Verdict, judge
 from ludus.reflact.records import MeasuredSkill, RunState
@@ -25,7 +25,6 @@ from ludus.reflact.stages.evaluate import (
 )
 from ludus.reflact.train_settings import TrainSettings
 from ludus.skill import Skill
-from ludus.types import to_json
 
 GOOD, BAD = Skill("Obey RULE-0. Obey RULE-1. Obey RULE-2."), Skill("# Skill\n")
 
@@ -40,17 +39,17 @@ def make_state(skill: Skill) -> RunState:
     return RunState(initial=start, current=start, best=start)
 
 
-def test_without_a_candidate_nothing_is_measured(world: SimpleNamespace):
+async def test_without_a_candidate_nothing_is_measured(world: SimpleNamespace):
     run = make_run(world)
-    judgement = asyncio.run(evaluate(run, make_state(BAD), None, "step_0001", 1, Gate()))
+    judgement = await evaluate(run, make_state(BAD), None, "step_0001", 1, Gate())
     assert (judgement.state, judgement.verdict, judgement.measure) == (make_state(BAD), None, None)
     assert run.journal.sum_costs() == ()
 
 
-def test_a_better_candidate_becomes_current_and_best_and_an_unmeasured_current_skill_is_measured_first(
+async def test_a_better_candidate_becomes_current_and_best_and_an_unmeasured_current_skill_is_measured_first(
     world: SimpleNamespace,
 ):
-    judgement = asyncio.run(evaluate(make_run(world), make_state(BAD), GOOD, "step_0001", 1, Gate()))
+    judgement = await evaluate(make_run(world), make_state(BAD), GOOD, "step_0001", 1, Gate())
     assert judgement.verdict is not None and judgement.measure is not None
     assert (judgement.verdict.candidate, judgement.verdict.current) == (1.0, 0.0)
     assert judgement.measure.skill == GOOD.hash
@@ -59,34 +58,34 @@ def test_a_better_candidate_becomes_current_and_best_and_an_unmeasured_current_s
     assert state.best.skill == BAD  # it was not measured, so nothing could be compared with it
 
 
-def test_the_verdict_carries_the_number_of_rollouts_without_a_score(world: SimpleNamespace):
-    judgement = asyncio.run(evaluate(make_run(world), make_state(BAD), GOOD, "step_0001", 1, Gate()))
+async def test_the_verdict_carries_the_number_of_rollouts_without_a_score(world: SimpleNamespace):
+    judgement = await evaluate(make_run(world), make_state(BAD), GOOD, "step_0001", 1, Gate())
     assert judgement.verdict is not None and judgement.verdict.excluded is UNSET
     assert b"excluded" not in to_json(judgement.verdict), "the form of earlier versions"
     current = MeasuredSkill(BAD, "initial_skill", 0, Measure(BAD.hash, {}, 3))
     state = RunState(initial=current, current=current, best=current)
-    judgement = asyncio.run(evaluate(make_run(world), state, GOOD, "step_0001", 1, Gate()))
+    judgement = await evaluate(make_run(world), state, GOOD, "step_0001", 1, Gate())
     assert judgement.verdict is not None and judgement.verdict.excluded == 3
     assert msgspec.json.decode(to_json(judgement.verdict), type=Verdict) == judgement.verdict
 
 
-def test_a_worse_candidate_changes_nothing(world: SimpleNamespace):
+async def test_a_worse_candidate_changes_nothing(world: SimpleNamespace):
     run = make_run(world)
-    (measure,) = asyncio.run(measure_on_selection(run, [GOOD], "baseline"))
+    (measure,) = await measure_on_selection(run, [GOOD], "baseline")
     start = MeasuredSkill(GOOD, "initial_skill", 0, measure)
     state = RunState(initial=start, current=start, best=start)
-    judgement = asyncio.run(evaluate(run, state, BAD, "step_0001", 1, Gate()))
+    judgement = await evaluate(run, state, BAD, "step_0001", 1, Gate())
     assert judgement.verdict is not None and judgement.verdict.decision is Decision.REJECT
     assert judgement.state == state
 
 
-def test_a_rule_of_ones_own_decides_while_the_gate_is_on(world: SimpleNamespace):
+async def test_a_rule_of_ones_own_decides_while_the_gate_is_on(world: SimpleNamespace):
     def refuse(gate: Gate, candidate: Contender, current: Contender, best: Contender) -> Verdict:
         return Verdict(Decision.REJECT, None, None, None, 0)
 
     run = make_run(world, rule=refuse)
     for gate, accepted in ((Gate(), False), (Gate(enabled=False), True)):
-        judgement = asyncio.run(evaluate(run, make_state(BAD), GOOD, "step_0001", 1, gate))
+        judgement = await evaluate(run, make_state(BAD), GOOD, "step_0001", 1, gate)
         assert judgement.verdict is not None and judgement.verdict.decision.accepted is accepted
     assert make_run(world).rule is judge
 
@@ -121,14 +120,12 @@ def test_a_product_of_a_skill_that_was_not_measured_has_no_scores():
     assert make_product(Gate(metric="soft"), make_measured(GOOD, 0.5), None).selection == 0.5
 
 
-def test_the_tests_at_the_end_run_together(world: SimpleNamespace):
-    async def go() -> None:
-        runner = make_waiting_runner(world, 12)
-        run: Any = SimpleNamespace(settings=TrainSettings(), splits=world.splits(), runner=runner)
-        found = await run_test(run, FinishedSkills(Skill("a"), Skill("b"), Skill("c")))
-        assert len(found) == 2, "the final skill is not tested unless it is shipped"
-
-    run_within_limit(go())
+@pytest.mark.parametrize(("recipe", "tested"), [("reflact", "abc"), ("ledger", "ab")])
+async def test_the_tests_at_the_end_run_together(world: SimpleNamespace, recipe: Any, tested: str):
+    runner = make_waiting_runner(world, 6 * len(tested))
+    run: Any = SimpleNamespace(settings=TrainSettings(recipe=recipe), splits=world.splits(), runner=runner)
+    found = await run_test(run, FinishedSkills(Skill("a"), Skill("b"), Skill("c")))
+    assert [skill.text for skill in found] == list(tested)
 
 
 @pytest.mark.parametrize(
@@ -139,9 +136,9 @@ def test_the_tests_at_the_end_run_together(world: SimpleNamespace):
         (Verdict("accept", 1.0, 0.0, 0.0, 1), "returned a Verdict whose decision is 'accept'"),  # pyright: ignore[reportArgumentType]
     ],
 )
-def test_a_rule_that_returns_no_verdict_is_named(world: SimpleNamespace, result: Any, message: str):
+async def test_a_rule_that_returns_no_verdict_is_named(world: SimpleNamespace, result: Any, message: str):
     def my_rule(gate: Gate, *contenders: Contender) -> Any:
         return result
 
     with pytest.raises(ConfigError, match=rf"train\.gate\.rule: .*my_rule {message}"):
-        asyncio.run(evaluate(make_run(world, rule=my_rule), make_state(BAD), GOOD, "step_0001", 1, Gate()))
+        await evaluate(make_run(world, rule=my_rule), make_state(BAD), GOOD, "step_0001", 1, Gate())

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import msgspec
-from tests.reflact_kit import ScriptedView, make_result, make_waiting_runner, run_within_limit
+from tests.reflact_kit import ScriptedView, make_result, make_waiting_runner
 
 from ludus.reflact.proposers import View
 from ludus.reflact.stages.slow_update import (
@@ -76,14 +76,9 @@ def test_the_comparison_shows_regressions_first_and_stays_within_the_budget(worl
     assert "broke" in more and "characters left out" in more
 
 
-def test_both_skills_of_the_slow_update_are_rolled_out_together(world: SimpleNamespace):
+async def test_both_skills_of_the_slow_update_are_rolled_out_together(world: SimpleNamespace):
     settings = TrainSettings(slow=SlowUpdate(samples=4))
     view = View(settings, Skill("Obey RULE-1."), 2, 4, "", "", "", None)
 
-    async def go() -> None:
-        pairs = await compare_skills(
-            make_waiting_runner(world, 8), view, Skill("Obey RULE-0."), world.tasks("train", 6)
-        )
-        assert len(pairs) == 4
-
-    run_within_limit(go())
+    pairs = await compare_skills(make_waiting_runner(world, 8), view, Skill("Obey RULE-0."), world.tasks("train", 6))
+    assert len(pairs) == 4

@@ -1,6 +1,5 @@
 """Stage 5: candidates in all update modes, with protected parts unchanged."""
 
-import asyncio
 from types import SimpleNamespace
 
 import pytest
@@ -24,10 +23,10 @@ def test_edits_are_applied_and_each_has_its_fate():
 
 
 @pytest.mark.parametrize("document", ["New.", "New.\n<!-- SLOW_UPDATE_START -->\nforged\n<!-- SLOW_UPDATE_END -->"])
-def test_protected_parts_survive_every_way_to_rewrite(world: SimpleNamespace, document: str):
+async def test_protected_parts_survive_every_way_to_rewrite(world: SimpleNamespace, document: str):
     """In SkillOpt only the prompt asks for that."""
     scripted = ScriptedView(world, lambda m: {"document": document}, KEPT.text, update_mode="rewrite_from_suggestions")
-    rewritten = asyncio.run(update(scripted.view, [Suggestion("clarify", "Say it.")], NO_GUARD))
+    rewritten = await update(scripted.view, [Suggestion("clarify", "Say it.")], NO_GUARD)
     whole = take_document(KEPT, [Document(" "), Document(document, changes=("all",))])
     for made in (rewritten, whole):
         assert made.candidate is not None
@@ -37,9 +36,9 @@ def test_protected_parts_survive_every_way_to_rewrite(world: SimpleNamespace, do
     assert [fate.status for fate in whole.fates] == ["not_selected", "used"]
 
 
-def test_a_rewrite_that_stays_unusable_makes_no_candidate(world: SimpleNamespace):
+async def test_a_rewrite_that_stays_unusable_makes_no_candidate(world: SimpleNamespace):
     scripted = ScriptedView(world, lambda m: {"document": " "}, update_mode="rewrite_from_suggestions")
-    made = asyncio.run(update(scripted.view, [Suggestion("clarify", "Say it.")], NO_GUARD))
+    made = await update(scripted.view, [Suggestion("clarify", "Say it.")], NO_GUARD)
     assert made.candidate is None
     assert scripted.journal.list_events()[0].problem == "its document is empty"
     assert take_document(KEPT, [Document(" ")]).candidate is None

@@ -2,15 +2,30 @@
 
 import errno
 import os
+import struct
 import subprocess
 from pathlib import Path
 
+import msgspec
 import pytest
+from tests.api_kit import ENV, TRAINER
 
 from ludus.errors import StoreError
 from ludus.rl.api import group_log
-from ludus.rl.api.api_state import ApiState, GroupsPosted, PostedGroup, TrainerStarted
 from ludus.rl.api.group_log import DamagedGroup, DiskFull, GroupLog, write_all
+from ludus.rl.api.log_records import read_records
+from ludus.rl.api.state import (
+    ApiState,
+    BatchDelivered,
+    EnvRegistered,
+    EnvRegistration,
+    Event,
+    GroupsPosted,
+    PostedGroup,
+    Registration,
+    TrainerRegistered,
+    TrainerStarted,
+)
 
 
 def open_log(folder: Path, told: list[str] | None = None, segment_bytes: int = 10_000) -> tuple[GroupLog, ApiState]:
@@ -70,9 +85,11 @@ def test_bytes_that_the_disk_changed_at_the_end_do_not_count(tmp_path):
     append(log, state, b"x" * 60)
     log.close()
     file = tmp_path / "segment-00000000.log"
-    file.write_bytes(file.read_bytes()[:-30] + bytes(30))
-    log, state = open_log(tmp_path)
+    file.write_bytes(file.read_bytes()[:-110] + bytes(110))
+    told: list[str] = []
+    log, state = open_log(tmp_path, told)
     assert read_all(log, state) == [b"whole"]
+    assert "lost groups: 1" in told[0]
     log.close()
 
 
@@ -81,7 +98,7 @@ def test_a_changed_body_is_not_read_as_if_it_were_right(tmp_path):
     append(log, state, b"x" * 60)
     file = tmp_path / "segment-00000000.log"
     with file.open("r+b") as changed:
-        changed.seek(-10, os.SEEK_END)
+        changed.seek(file.read_bytes().index(b"x" * 60) + 50)
         changed.write(b"y")
     with pytest.raises(DamagedGroup):
         read_all(log, state)
@@ -247,3 +264,135 @@ def test_many_parts_are_written_whole(tmp_path):
     write_all(file, [b"ab"] * 3000)
     os.close(file)
     assert (tmp_path / "file").read_bytes() == b"ab" * 3000
+
+
+# ---- damage -------------------------------------------------------------------------------------------------------
+
+
+def write_history(folder: Path) -> tuple[bytes, ApiState]:
+    """A log with every kind of number in it. Returns its bytes and the state."""
+    log, state = open_log(folder, segment_bytes=1 << 20)
+
+    def record(event: Event, *bodies: bytes) -> None:
+        state.apply(event, log.append(event, bodies))
+
+    record(TrainerRegistered(Registration(**TRAINER)))
+    record(TrainerStarted())
+    for env_id in range(2):
+        record(EnvRegistered(EnvRegistration(**ENV), env_id))
+    for number in range(6):
+        bodies = [b"%d" % number * 40, b"%d" % (number + 100) * 20]
+        groups = [PostedGroup(2, number % 2, 0, len(body), group_log.crc32(body)) for body in bodies]
+        record(GroupsPosted(groups, f"key-{number}", state.next_id), *bodies)
+        if number % 2:
+            record(BatchDelivered([2 * number - 2, 2 * number], "me" if number == 3 else "", state.next_batch))
+    log.close()
+    return (folder / "segment-00000000.log").read_bytes(), state
+
+
+def recover(folder: Path, data: bytes) -> tuple[ApiState, list[str], list[bytes]]:
+    """The state of a log with these bytes, what was told, and the bodies that can be read."""
+    folder.mkdir()
+    (folder / "segment-00000000.log").write_bytes(data)
+    told: list[str] = []
+    log, state = open_log(folder, told, segment_bytes=1 << 20)
+    bodies = read_all(log, state)
+    log.close()
+    again: list[str] = []
+    log, same = open_log(folder, again, segment_bytes=1 << 20)
+    log.close()
+    assert (again, same.losses) == ([], state.losses), "it is told once, and counted for good"
+    return state, told, bodies
+
+
+def summarize(state: ApiState) -> tuple[object, ...]:
+    envs = [(env.name, env.connected) for env in state.envs]
+    return state.step, state.next_id, state.next_batch, state.delivered, list(state.keys), envs, list(state.leases)
+
+
+def test_a_flipped_bit_costs_at_most_the_group_that_it_is_in(tmp_path):
+    data, before = write_history(tmp_path / "first")
+    waiting = {group.id for group in before.backlog}
+    told_of = {"lost groups: 1": 0, "lost groups: 0": 0}
+    for place in range(0, len(data), 17):
+        changed = bytearray(data)
+        changed[place] ^= 1 << place % 8
+        state, told, bodies = recover(tmp_path / str(place), bytes(changed))
+        left = {group.id for group in state.backlog}
+        assert summarize(state) == summarize(before) and len(bodies) == len(left)
+        assert left <= waiting and len(waiting - left) == state.losses.groups <= 1
+        assert (state.losses.records, state.losses.batches) == (0, 0)
+        for words in told:
+            told_of[words[words.index("lost groups") :][:14]] += 1
+    assert all(count > 5 for count in told_of.values()), told_of
+
+
+@pytest.mark.parametrize("number", range(4, 11))  # of the last post and the last batch nothing tells the number
+def test_a_record_that_is_lost_with_its_copy_leaves_the_others_as_they_were(tmp_path, number):
+    data, before = write_history(tmp_path / "first")
+    (tmp_path / "file").write_bytes(data)
+    with (tmp_path / "file").open("rb") as file:
+        records = list(read_records(file.fileno(), len(data)))
+    lost = records[number + 1]
+    data = data[: lost.start] + bytes(lost.end - lost.start) + data[lost.end :]
+    state, told, bodies = recover(tmp_path / "second", data)
+    assert state.losses.records == 1 and "1 are lost" in told[0]
+    event = msgspec.msgpack.decode(lost.data)
+    posted = event["type"] == "posted"
+    assert (state.losses.groups, state.losses.batches) == ((2, 0) if posted else (0, 1)), "gaps in the numbers"
+    assert (state.step, state.next_id, state.next_batch) == (before.step, before.next_id, before.next_batch)
+    assert [env.name for env in state.envs] == [env.name for env in before.envs]
+    assert len(bodies) == len(state.backlog)
+
+
+def test_an_environment_whose_registration_is_lost_keeps_the_ids_of_the_others(tmp_path):
+    state = ApiState()
+    state.apply(EnvRegistered(EnvRegistration(**ENV), 2))
+    assert [(env.name, env.connected) for env in state.envs] == [("lost", False), ("lost", False), ("e_0", True)]
+    state.apply(EnvRegistered(EnvRegistration(**ENV), 0))  # a reset is lost
+    assert [env.name for env in state.envs] == ["e_0"]
+
+
+def write_earlier_log(folder: Path, bodies: list[bytes]) -> bytes:
+    """A log as versions without copies wrote it."""
+    encode = msgspec.msgpack.encode
+    data = encode(ApiState().to_record())
+    parts = [struct.pack("<4sIII", b"LST1", len(data), 0, group_log.crc32(data)), data]
+    for body in bodies:
+        data = encode(GroupsPosted([PostedGroup(2, None, 0, len(body), group_log.crc32(body))]))
+        parts += [struct.pack("<4sIII", b"LEV1", len(data), len(body), group_log.crc32(data)), data, body]
+    folder.mkdir()
+    (folder / "segment-00000000.log").write_bytes(b"".join(parts))
+    return b"".join(parts)
+
+
+def test_a_log_of_an_earlier_version_is_read_and_continued(tmp_path):
+    bodies = [b"%d" % number * 50 for number in range(5)]
+    data = write_earlier_log(tmp_path / "log", bodies)
+    log, state = open_log(tmp_path / "log")
+    assert read_all(log, state) == bodies
+    append(log, state, b"new")
+    log.close()
+    log, state = open_log(tmp_path / "log")
+    assert read_all(log, state) == [*bodies, b"new"]
+    log.close()
+    third = data.index(b"2" * 50) - 30  # in its event
+    changed = data[:third] + bytes([data[third] ^ 4]) + data[third + 1 :]
+    state, told, found = recover(tmp_path / "damaged", changed)
+    assert found == [*bodies[:2], *bodies[3:]] and state.losses.records == 1 and "1 are lost" in told[0]
+    state, told, found = recover(tmp_path / "torn", data[:-10])
+    assert found == bodies[:4] and state.losses.records == 0 and "incomplete record" in told[0]
+
+
+def test_a_body_that_looks_like_a_record_is_none(tmp_path):
+    log, state = open_log(tmp_path)
+    append(log, state, b"LEV2" * 30, b"LEC2LEV1" * 20)
+    append(log, state, b"next")
+    log.close()
+    file = tmp_path / "segment-00000000.log"
+    data = bytearray(file.read_bytes())
+    data[data.index(b"LEV2")] ^= 1  # the head of the record: all that follows is searched
+    file.write_bytes(bytes(data))
+    log, state = open_log(tmp_path)
+    assert read_all(log, state) == [b"LEV2" * 30, b"LEC2LEV1" * 20, b"next"]
+    log.close()

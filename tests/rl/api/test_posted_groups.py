@@ -20,9 +20,9 @@ SEPARATORS = st.sampled_from([(",", ":"), (", ", ": "), (" ,\n", " :\t")])
 
 
 @st.composite
-def groups(draw: st.DrawFn) -> dict[str, Any]:
+def groups(sample: st.DrawFn) -> dict[str, Any]:
     """Groups with rows of any length, and any of the optional fields."""
-    lengths = draw(st.lists(st.integers(1, 5), min_size=1, max_size=4))
+    lengths = sample(st.lists(st.integers(1, 5), min_size=1, max_size=4))
 
     def rows(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         return st.tuples(*(st.lists(values, min_size=n, max_size=n) for n in lengths)).map(list)
@@ -42,11 +42,11 @@ def groups(draw: st.DrawFn) -> dict[str, Any]:
         "distill_logprobs": rows(st.lists(NUMBERS, min_size=2, max_size=2)),
     }
     absent = {"advantages": st.just([]), "messages": st.none() | st.just([])}
-    chosen = draw(st.fixed_dictionaries({}, optional={k: v | absent.get(k, st.none()) for k, v in optional.items()}))
+    chosen = sample(st.fixed_dictionaries({}, optional={k: v | absent.get(k, st.none()) for k, v in optional.items()}))
     return {
-        "tokens": draw(rows(st.integers(0, 2**40))),
-        "masks": draw(rows(st.integers(-100, 2**40))),
-        "scores": draw(st.lists(NUMBERS, min_size=len(lengths), max_size=len(lengths))),
+        "tokens": sample(rows(st.integers(0, 2**40))),
+        "masks": sample(rows(st.integers(-100, 2**40))),
+        "scores": sample(st.lists(NUMBERS, min_size=len(lengths), max_size=len(lengths))),
         **chosen,
     }
 

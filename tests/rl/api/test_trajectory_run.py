@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.api_kit import ENV, TRAINER, make_wire_group
 
-from ludus.rl.api.api_settings import ApiSettings
-from ludus.rl.api.api_state import EnvRegistered, EnvRegistration, Registration, TrainerRegistered, Wait
 from ludus.rl.api.posted_groups import check_groups
+from ludus.rl.api.state import EnvRegistered, EnvRegistration, Registration, TrainerRegistered, Wait
 from ludus.rl.api.trajectory_run import BacklogFull, Delivery, Oversize, TrajectoryRun
+from ludus.rl.server_settings import ApiSettings
 
 
 def open_run(folder: Path, segment_bytes: int = 4000, **fields: Any) -> TrajectoryRun:
@@ -276,6 +276,28 @@ def test_a_damaged_group_is_left_out_and_counted(tmp_path):
     assert read(run.take_batch(0.0)) == [1, 2]
     assert run.dropped["damaged"] == 1
     assert "damaged" in told[0]
+    run.close()
+
+
+def test_a_batch_with_a_damaged_group_is_made_anew_for_its_consumer(tmp_path):
+    run = open_run(tmp_path)
+    start(run)
+    for tag in range(5):
+        post(run, make_wire_group(2, tag))
+    first = run.take_batch(0.0, "me")
+    assert read(first) == [0, 1] and run.state.step == 1
+    group = run.state.leases[1].groups[0]
+    with (tmp_path / f"segment-{group.segment:08}.log").open("r+b") as file:
+        file.seek(group.offset)
+        file.write(b"?")
+    again = run.take_batch(0.0, "me")
+    assert read(again) == [1, 2] and isinstance(again, Delivery) and again.batch_id == 2
+    assert (run.state.step, run.state.losses.groups) == (1, 1)
+    run.acknowledge(again.batch_id, 0.0)
+    assert read(run.take_batch(0.0, "me")) == [3, 4]
+    run.close()
+    run = open_run(tmp_path)
+    assert (run.state.step, run.state.losses.groups) == (2, 1)
     run.close()
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.export_kit import SOURCE, collect_sums, make_sums
+from tests.export_kit import SOURCE, collect_sums, make_sum, make_sums
 
 from ludus.rl.exporters.chat_data import export_openai, export_preference, export_sharegpt
 from ludus.rl.exporters.export_files import write_rows
@@ -58,9 +58,9 @@ def test_rows_for_trl_are_a_dataset(load):
 
 @needs("datasets")
 def test_conversations_are_datasets(load):
-    (chat,) = load(export_openai(make_sums(), SOURCE))
+    (chat,) = load([export_openai(make_sum(1.0, 0), (), SOURCE)])
     assert [message["role"] for message in chat["messages"]] == ["system", "user", "assistant", "tool", "assistant"]
-    (shared,) = load(export_sharegpt(make_sums(), SOURCE))
+    (shared,) = load([export_sharegpt(make_sum(1.0, 0), (), SOURCE)])
     assert [turn["from"] for turn in shared["conversations"]] == ["system", "human", "gpt", "tool", "gpt"]
 
 
@@ -68,7 +68,7 @@ def test_conversations_are_datasets(load):
 def test_pairs_are_what_trl_calls_conversational_preferences(load):
     from trl.data_utils import extract_prompt, is_conversational  # noqa: F401  # of the supported version
 
-    (row,) = load(export_preference(make_sums(), SOURCE))
+    (row,) = load([export_preference(make_sums(), (), SOURCE)])
     assert is_conversational(row)
     assert {"prompt", "chosen", "rejected"} <= row.keys()
     assert row["chosen"][-1]["content"] == "It is 4." and row["rejected"][-1]["content"] == "It is 5."

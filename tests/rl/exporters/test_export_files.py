@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.export_kit import SOURCE, collect_sums, make_sums
+from tests.export_kit import SOURCE, collect_sums, make_sum, make_sums
 
 from ludus.errors import ConfigError
 from ludus.rl.exporters.chat_data import export_openai, export_preference
@@ -24,7 +24,7 @@ def test_json_lines(tmp_path: Path):
     [
         lambda: list(export_verl(collect_sums())),
         lambda: list(export_skyrl(collect_sums(branch=True))),
-        lambda: list(export_openai(make_sums(), SOURCE)),
+        lambda: [export_openai(make_sum(1.0, 0), (), SOURCE)],
     ],
 )
 def test_parquet_has_the_same_values(tmp_path: Path, rows):
@@ -36,7 +36,7 @@ def test_parquet_has_the_same_values(tmp_path: Path, rows):
 
 def test_parquet_has_arguments_as_text(tmp_path: Path):
     parquet = pytest.importorskip("pyarrow.parquet", reason="the extra 'parquet' is not installed")
-    write_rows(tmp_path / "rows.parquet", export_preference(make_sums(), SOURCE))
+    write_rows(tmp_path / "rows.parquet", [export_preference(make_sums(), (), SOURCE)])
     (row,) = parquet.read_table(tmp_path / "rows.parquet").to_pylist()
     assert json.loads(row["chosen"][0]["tool_calls"][0]["function"]["arguments"]) == {"a": 2, "b": 2}
 

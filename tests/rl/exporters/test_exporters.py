@@ -23,7 +23,7 @@ def test_rows_say_where_they_come_from():
         }
         for replicate, (score, advantage) in enumerate([(1.0, 1.0), (0.0, -1.0)])
     ]
-    assert describe_source(make_sums(), SOURCE).keys() == {"task", "split", "stage", "policy", "skill"}
+    assert describe_source(make_sum(1.0, 0), SOURCE).keys() == {"task", "split", "stage", "policy", "skill"}
 
 
 def test_a_branched_rollout_counts_once_and_may_have_one_row():

@@ -3,8 +3,8 @@
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, nullcontext
 
 import pytest
 
@@ -19,18 +19,16 @@ def make_program(script: str, **variables: str) -> SlotProgram:
     return SlotProgram(program=("/bin/sh", "-c", script, "sh"), home="/", environment=environment, limits={})
 
 
-def run_with_server(test: Callable[[ForkServer], Awaitable[None]]) -> None:
-    async def main() -> None:
-        server = ForkServer.launch()
-        try:
-            async with asyncio.timeout(120):
-                await test(server)
-        finally:
-            server.close()
-            await asyncio.to_thread(server.wait)
-            server.close()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def launch_server() -> AsyncGenerator[ForkServer]:
+    server = ForkServer.launch()
+    try:
+        async with asyncio.timeout(120):
+            yield server
+    finally:
+        server.close()
+        await asyncio.to_thread(server.wait)
+        server.close()
 
 
 class Pipes:
@@ -53,8 +51,8 @@ def pipes():
     made.close()
 
 
-def test_a_shell_gets_its_descriptors_variables_and_folder_and_nothing_else(pipes):
-    async def test(server: ForkServer) -> None:
+async def test_a_shell_gets_its_descriptors_variables_and_folder_and_nothing_else(pipes):
+    async with launch_server() as server:
         script = 'echo "$LONG" | wc -c >&5; echo "$1 $2" >&5; ls /proc/self/fd >&5; exit 3'
         program = make_program(script, LONG="x" * 100_000)
         shell = await server.start_shell(0, program, b"/a b", pipes.ends, ())
@@ -75,40 +73,32 @@ def test_a_shell_gets_its_descriptors_variables_and_folder_and_nothing_else(pipe
             "7",
         ]  # 7: the folder that ls reads
 
-    run_with_server(test)
 
-
-def test_a_shell_that_is_killed_has_the_code_of_a_shell(pipes):
-    async def test(server: ForkServer) -> None:
+async def test_a_shell_that_is_killed_has_the_code_of_a_shell(pipes):
+    async with launch_server() as server:
         shell = await server.start_shell(0, make_program("sleep 621.5"), b"/", pipes.ends, ())
         os.kill(shell.pid, signal.SIGTERM)
         assert await shell.exited == 143
 
-    run_with_server(test)
 
-
-def test_a_program_that_cannot_be_run_says_why(pipes):
-    async def test(server: ForkServer) -> None:
+async def test_a_program_that_cannot_be_run_says_why(pipes):
+    async with launch_server() as server:
         program = SlotProgram(program=("/no/such/shell",), home="/", environment={}, limits={})
         shell = await server.start_shell(0, program, b"/", pipes.ends, ())
         assert await shell.exited == 125
 
-    run_with_server(test)
 
-
-def test_a_keeper_that_is_gone_is_an_error(pipes):
-    async def test(server: ForkServer) -> None:
+async def test_a_keeper_that_is_gone_is_an_error(pipes):
+    async with launch_server() as server:
         program = SlotProgram(program=("/bin/sh",), home="/", environment={}, limits={}, keeper=2**22 + 1)
         with pytest.raises(SandboxError, match="cannot be entered"):
             await server.start_shell(server.make_slot(), program, b"/", pipes.ends, ())
 
-    run_with_server(test)
 
-
-def test_every_descendant_of_a_copy_is_ended(pipes):
+async def test_every_descendant_of_a_copy_is_ended(pipes):
     """Also those that have left the tree and cleared their environment."""
 
-    async def test(server: ForkServer) -> None:
+    async with launch_server() as server:
         own, other = await server.copy(), await server.copy()
         starter = ForkStarter(
             own, 0, make_program("(env -i setsid sleep 622.5 & echo $! >&4); exit 0"), lambda: nullcontext(())
@@ -124,11 +114,9 @@ def test_every_descendant_of_a_copy_is_ended(pipes):
         own.close()
         other.close()
 
-    run_with_server(test)
 
-
-def test_a_driver_that_closes_the_connection_leaves_no_process(pipes):
-    async def test(server: ForkServer) -> None:
+async def test_a_driver_that_closes_the_connection_leaves_no_process(pipes):
+    async with launch_server() as server:
         shell = await server.start_shell(
             0, make_program("setsid sleep 623.5 & echo $! >&4; wait"), b"/", pipes.ends, ()
         )
@@ -138,11 +126,9 @@ def test_a_driver_that_closes_the_connection_leaves_no_process(pipes):
         assert is_dead(pid)
         assert is_dead(shell.pid)
 
-    run_with_server(test)
 
-
-def test_the_end_of_the_server_reaches_everyone_who_waits(pipes):
-    async def test(server: ForkServer) -> None:
+async def test_the_end_of_the_server_reaches_everyone_who_waits(pipes):
+    async with launch_server() as server:
         errors: list[SandboxError] = []
         forget = server.on_end(lambda error: errors.append(error))
         server.on_end(errors.append)
@@ -159,5 +145,3 @@ def test_the_end_of_the_server_reaches_everyone_who_waits(pipes):
         with pytest.raises(SandboxError, match="has ended"):
             await server.end_processes(0)
         os.kill(shell.pid, signal.SIGKILL)  # without namespaces, nothing else ends it
-
-    run_with_server(test)

@@ -6,9 +6,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.sandbox_kit import find_inner_pid
+from tests.sandbox_kit import OURS, find_inner_pid
 
-from ludus.sandbox import Sandbox, SandboxSpec
+from ludus.sandbox import SandboxSpec
 from ludus.sandbox.processes import find_children, find_descendants, is_dead
 from ludus.sandbox.profiles import open_pool
 from ludus.sandbox.shell_sandbox import ShellSandbox
@@ -35,8 +35,8 @@ async def wait_for_init() -> int:
             await asyncio.sleep(0.001)
 
 
-def test_the_agent_sees_its_own_processes_and_an_init_alone(bwrap, in_box):
-    async def test(box: Sandbox) -> None:
+async def test_the_agent_sees_its_own_processes_and_an_init_alone(bwrap, in_box):
+    async with in_box(bwrap) as box:
         await wait_for_init()
         seen = await box.exec("for p in /proc/[0-9]*; do echo ${p#/proc/} $(<$p/comm); done")
         assert seen.stdout == b"1 init\n2 bash\n"
@@ -44,11 +44,9 @@ def test_the_agent_sees_its_own_processes_and_an_init_alone(bwrap, in_box):
         assert (await box.exec("echo 0 >/proc/self/oom_score_adj")).exit_code != 0
         assert (await box.exec("cat /proc/self/oom_score_adj")).stdout == b"500\n"
 
-    in_box(bwrap, test)
 
-
-def test_settling_replaces_the_namespace_and_spares_the_keeper(bwrap, in_box):
-    async def test(box: Sandbox) -> None:
+async def test_settling_replaces_the_namespace_and_spares_the_keeper(bwrap, in_box):
+    async with in_box(bwrap) as box:
         assert isinstance(box, ShellSandbox)
         keeper, before = box.first_process, await wait_for_init()
         await box.exec("echo x >f; sleep 625.5 & setsid sleep 625.5 &")
@@ -57,22 +55,18 @@ def test_settling_replaces_the_namespace_and_spares_the_keeper(bwrap, in_box):
         assert (await wait_for_init() != before, box.first_process) == (True, keeper)
         assert (await box.exec("cat f; ls /proc | grep -c '^[0-9]'")).stdout == b"x\n4\n"  # init, shell, ls, grep
 
-    in_box(bwrap, test)
 
-
-def test_an_init_that_is_killed_costs_the_processes_and_not_the_slot(bwrap, in_box):
+async def test_an_init_that_is_killed_costs_the_processes_and_not_the_slot(bwrap, in_box):
     """As by the kernel, when it is out of memory."""
 
-    async def test(box: Sandbox) -> None:
-        running = asyncio.create_task(box.exec("echo x >f; sleep 626.5"))
-        while _count_sleepers("626.5") == 0:  # noqa: ASYNC110
+    async with in_box(bwrap) as box:
+        running = asyncio.create_task(box.exec(f"echo x >f; sleep 626.{OURS}"))
+        while _count_sleepers(f"626.{OURS}") == 0:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         os.kill(await wait_for_init(), signal.SIGKILL)
         assert (await running).exit_code == 137
         assert (await box.exec("cat f")).stdout == b"x\n"
-        assert _count_sleepers("626.5") == 0
-
-    in_box(bwrap, test)
+        assert _count_sleepers(f"626.{OURS}") == 0
 
 
 def _count_sleepers(seconds: str) -> int:
@@ -86,36 +80,29 @@ def _read_line(path: Path) -> bytes:
         return b""
 
 
-def test_zombies_do_not_gather(bwrap, in_box):
-    async def test(box: Sandbox) -> None:
+async def test_zombies_do_not_gather(bwrap, in_box):
+    async with in_box(bwrap) as box:
         await box.exec("for i in {1..50}; do (sleep 0.01 &) ; done; sleep 0.3")
         assert (await box.exec("cat /proc/[0-9]*/stat 2>/dev/null | grep -c ') Z '")).stdout == b"0\n"
 
-    in_box(bwrap, test)
 
-
-def test_a_fork_server_that_is_killed_takes_the_agents_with_it(bwrap):
-    async def main() -> None:
-        async with open_pool(bwrap) as pool:
-            async with pool.lease(SandboxSpec()) as box:
-                await box.exec("sleep 627.5 &")
-                init = await wait_for_init()
-                server = next(pid for pid in find_children(os.getpid()) if init in find_children(pid))
-                os.kill(server, signal.SIGKILL)
-                while not is_dead(init) or _count_sleepers("627.5"):  # noqa: ASYNC110
-                    await asyncio.sleep(0.001)
-                with pytest.raises(Exception, match="ended"):
-                    await box.exec("true")
-            async with pool.lease(SandboxSpec()) as box:  # a new slot gets a new server
-                assert (await box.exec("echo on")).stdout == b"on\n"
-
-    asyncio.run(main())
+async def test_a_fork_server_that_is_killed_takes_the_agents_with_it(bwrap):
+    async with open_pool(bwrap) as pool:
+        async with pool.lease(SandboxSpec()) as box:
+            await box.exec(f"sleep 627.{OURS} &")
+            init = await wait_for_init()
+            server = next(pid for pid in find_children(os.getpid()) if init in find_children(pid))
+            os.kill(server, signal.SIGKILL)
+            while not is_dead(init) or _count_sleepers(f"627.{OURS}"):  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            with pytest.raises(Exception, match="ended"):
+                await box.exec("true")
+        async with pool.lease(SandboxSpec()) as box:  # a new slot gets a new server
+            assert (await box.exec("echo on")).stdout == b"on\n"
 
 
 @pytest.mark.parametrize("folder", ["/tmp", "/workspace", "/home/agent", "/dev/shm"])
-def test_the_number_of_files_is_limited(bwrap, in_box, folder):
-    async def test(box: Sandbox) -> None:
+async def test_the_number_of_files_is_limited(bwrap, in_box, folder):
+    async with in_box(bwrap, SandboxSpec(disk_mb=1)) as box:
         free = await box.exec(f"stat -f -c %c {folder}")
         assert int(free.stdout) == 1024 * (64 if folder == "/dev/shm" else 1)
-
-    in_box(bwrap, test, SandboxSpec(disk_mb=1))

@@ -38,6 +38,7 @@ def test_the_folder_holds_scripts_and_a_bash_that_cannot_be_read(temp_folder):
             *(script.name for script in SCRIPTS.glob("*.sh")),
             "inner.line",
             "bash",
+            "bin",
         }
         assert get_mode(host.lib / "bash") == 0o111
         one, two = host.make_slot_folder(), host.make_slot_folder()

@@ -1,6 +1,5 @@
 """The layers of one pool, without slots. `tests/sandbox/test_snapshots.py` uses them through slots."""
 
-import asyncio
 import os
 import stat
 from pathlib import Path
@@ -33,65 +32,56 @@ def base(tmp_path):
     return str(folder)
 
 
-def test_a_driver_that_is_not_root_uses_the_base_itself(host, base):
+async def test_a_driver_that_is_not_root_uses_the_base_itself(host, base):
     layers = Layers(host, None)
-    assert asyncio.run(layers.prepare((base,))) == ((base,), None)
-    assert asyncio.run(layers.prepare(())) == ((), None)
+    assert await layers.prepare((base,)) == ((base,), None)
+    assert await layers.prepare(()) == ((), None)
 
 
 @needs_root
-def test_root_copies_a_base_once_and_gives_it_to_one_user(host, base):
-    async def main() -> None:
-        layers = Layers(host, 0x6FFF_0000)
-        ((copy,), user) = await layers.prepare((base,))
-        assert await layers.prepare((base,)) == ((copy,), user)
-        assert copy != base
-        status = Path(copy, "file").stat()  # noqa: ASYNC240
-        assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (user, user, 0o755)
-        assert Path(copy, "link").lstat().st_uid == user  # noqa: ASYNC240
-        assert Path(base, "file").stat().st_uid == 0  # noqa: ASYNC240
-        assert Path("/etc/passwd").stat().st_uid == 0  # noqa: ASYNC240
-
-    asyncio.run(main())
+async def test_root_copies_a_base_once_and_gives_it_to_one_user(host, base):
+    layers = Layers(host, 0x6FFF_0000)
+    ((copy,), user) = await layers.prepare((base,))
+    assert await layers.prepare((base,)) == ((copy,), user)
+    assert copy != base
+    status = Path(copy, "file").stat()
+    assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (user, user, 0o755)
+    assert Path(copy, "link").lstat().st_uid == user
+    assert Path(base, "file").stat().st_uid == 0
+    assert Path("/etc/passwd").stat().st_uid == 0
 
 
-def test_a_snapshot_is_a_layer_with_the_user_of_its_base(host, base):
-    async def main() -> None:
-        layers = Layers(host, 0x6FFF_0000 if os.geteuid() == 0 else None)
-        _, user = await layers.prepare((base,))
-        layer = await layers.save(make_archive([ArchiveEntry("new", 0o644, data=b"x")]), (base,))
-        assert Path(layer, "new").read_bytes() == b"x"  # noqa: ASYNC240
-        (_, again), owner = await layers.prepare((base, layer))
-        assert (again, owner) == (layer, user)
-
-    asyncio.run(main())
+async def test_a_snapshot_is_a_layer_with_the_user_of_its_base(host, base):
+    layers = Layers(host, 0x6FFF_0000 if os.geteuid() == 0 else None)
+    _, user = await layers.prepare((base,))
+    layer = await layers.save(make_archive([ArchiveEntry("new", 0o644, data=b"x")]), (base,))
+    assert Path(layer, "new").read_bytes() == b"x"
+    (_, again), owner = await layers.prepare((base, layer))
+    assert (again, owner) == (layer, user)
 
 
 @needs_root
-def test_slots_without_a_common_base_have_different_users(host, base, tmp_path):
-    async def main() -> None:
-        (tmp_path / "other").mkdir()
-        layers = Layers(host, 0x6FFF_0000)
-        _, one = await layers.prepare((base,))
-        _, two = await layers.prepare((str(tmp_path / "other"),))
-        layer = await layers.save(make_archive([]), ())
-        _, three = await layers.prepare((layer,))
-        assert len({one, two, three}) == 3
-
-    asyncio.run(main())
+async def test_slots_without_a_common_base_have_different_users(host, base, tmp_path):
+    (tmp_path / "other").mkdir()
+    layers = Layers(host, 0x6FFF_0000)
+    _, one = await layers.prepare((base,))
+    _, two = await layers.prepare((str(tmp_path / "other"),))
+    layer = await layers.save(make_archive([]), ())
+    _, three = await layers.prepare((layer,))
+    assert len({one, two, three}) == 3
 
 
-def test_a_broken_archive_leaves_no_layer(host):
+async def test_a_broken_archive_leaves_no_layer(host):
     layers = Layers(host, None)
     before = sorted((host.path / "layers").iterdir())
     with pytest.raises(SandboxError, match="no snapshot could be made"):
-        asyncio.run(layers.save(b"nonsense" * 100, ()))
+        await layers.save(b"nonsense" * 100, ())
     assert sorted((host.path / "layers").iterdir()) == before
 
 
 @needs_root
-def test_a_missing_base_is_not_retryable(host, tmp_path):
+async def test_a_missing_base_is_not_retryable(host, tmp_path):
     layers = Layers(host, 0x6FFF_0000)
     with pytest.raises(SandboxError, match=r"sandbox.base '.*missing' cannot be used") as failed:
-        asyncio.run(layers.prepare((str(tmp_path / "missing"),)))
+        await layers.prepare((str(tmp_path / "missing"),))
     assert not failed.value.retryable

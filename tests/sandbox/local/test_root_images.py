@@ -1,6 +1,5 @@
 """Images made of Dockerfiles, on the programs of this machine: no network and no other root file system is needed."""
 
-import asyncio
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,15 +27,12 @@ def make_spec(folder: Path, cache: Path, dockerfile: str) -> SandboxSpec:
     return SandboxSpec(image=ImageSpec(folder=str(folder), bases=(("base", "host"),), cache=str(cache)))
 
 
-def run_all(spec: SandboxSpec, *commands: str) -> list[ExecResult]:
-    async def go() -> list[ExecResult]:
-        async with open_pool("bwrap") as pool, pool.lease(spec) as box:
-            return [await box.exec(command) for command in commands]
-
-    return asyncio.run(go())
+async def run_all(spec: SandboxSpec, *commands: str) -> list[ExecResult]:
+    async with open_pool("bwrap") as pool, pool.lease(spec) as box:
+        return [await box.exec(command) for command in commands]
 
 
-def test_a_slot_has_the_image_as_its_root(bwrap: str, tmp_path: Path, open_folder: Path):
+async def test_a_slot_has_the_image_as_its_root(bwrap: str, tmp_path: Path, open_folder: Path):
     (tmp_path / "files").mkdir()
     (tmp_path / "files/a.txt").write_text("a")
     dockerfile = (
@@ -49,40 +45,37 @@ def test_a_slot_has_the_image_as_its_root(bwrap: str, tmp_path: Path, open_folde
         "echo x >/etc/new && echo y >>a.txt && cat /etc/new a.txt",
     )
     for _ in range(2):  # the second time from the cache, and without what the first slot changed
-        first, second = run_all(spec, *commands)
+        first, second = await run_all(spec, *commands)
         assert first.stdout.decode() == "/app\natwo words\n0\ntwo words\n755\n"
         assert second.stdout.decode() == "x\nay\n"
     assert len([each for each in open_folder.iterdir() if each.name.startswith("image-")]) == 1
 
 
-def test_steps_have_none_of_the_drivers_variables(
+async def test_steps_have_none_of_the_drivers_variables(
     bwrap: str, tmp_path: Path, open_folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     spec = make_spec(
         tmp_path, open_folder, "FROM base\nRUN env >/env.txt; cat /proc/*/environ >>/env.txt 2>/dev/null; true"
     )
-    (seen,) = run_all(spec, "cat /env.txt; env")
+    (seen,) = await run_all(spec, "cat /env.txt; env")
     assert "sk-secret" not in seen.text
     assert "APT_CONFIG" in seen.text
 
 
-def test_a_step_that_fails_is_named(bwrap: str, tmp_path: Path, open_folder: Path):
+async def test_a_step_that_fails_is_named(bwrap: str, tmp_path: Path, open_folder: Path):
     spec = make_spec(tmp_path, open_folder, "FROM base\nRUN true\nRUN echo no such package >&2; exit 3")
     with pytest.raises(SandboxError) as caught:
-        run_all(spec, "true")
+        await run_all(spec, "true")
     assert "Dockerfile, line 3: 'RUN echo no such package" in str(caught.value)
     assert "exit code 3: no such package" in str(caught.value)
     assert not caught.value.retryable
 
 
-def test_other_backends_refuse_an_image(tmp_path: Path):
-    async def go() -> None:
+async def test_other_backends_refuse_an_image(tmp_path: Path):
+    with pytest.raises(SandboxError, match="which slots of 'local' do not have"):
         async with open_pool("local") as pool, pool.lease(SandboxSpec(image=ImageSpec(folder=str(tmp_path)))):
             pass
-
-    with pytest.raises(SandboxError, match="which slots of 'local' do not have"):
-        asyncio.run(go())
 
 
 @pytest.mark.parametrize(

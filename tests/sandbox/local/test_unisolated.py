@@ -1,7 +1,7 @@
 """`local` slots: a folder and a bash, without isolation."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -12,19 +12,17 @@ from ludus.sandbox.local.unisolated import Local
 from ludus.sandbox.processes import is_dead
 
 
-def run_with_local(test: Callable[[Local], Awaitable[None]]) -> None:
-    async def main() -> None:
-        local = Local()
-        try:
-            await test(local)
-        finally:
-            await local.close()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def open_local() -> AsyncGenerator[Local]:
+    local = Local()
+    try:
+        yield local
+    finally:
+        await local.close()
 
 
-def test_workspace_and_tmp_are_folders_of_the_slot():
-    async def test(local: Local) -> None:
+async def test_workspace_and_tmp_are_folders_of_the_slot():
+    async with open_local() as local:
         box = await local.create(SandboxSpec())
         workspace, tmp = box.resolve("/workspace"), box.resolve("/tmp/x")
         assert (await box.exec("pwd; echo $HOME; echo $TMPDIR/x")).stdout.decode().split() == [
@@ -34,13 +32,11 @@ def test_workspace_and_tmp_are_folders_of_the_slot():
         ]
         assert box.resolve("/etc/passwd") == "/etc/passwd"
         await box.close()
-        assert not Path(workspace).exists()  # noqa: ASYNC240
-
-    run_with_local(test)
+        assert not Path(workspace).exists()
 
 
-def test_processes_that_left_the_shells_tree_are_found_by_their_mark():
-    async def test(local: Local) -> None:
+async def test_processes_that_left_the_shells_tree_are_found_by_their_mark():
+    async with open_local() as local:
         one, two = await local.create(SandboxSpec()), await local.create(SandboxSpec())
         command = "(setsid sleep 617.5 >/dev/null 2>&1 & echo $!)"
         mine, theirs = [int((await box.exec(command)).stdout) for box in (one, two)]
@@ -50,13 +46,11 @@ def test_processes_that_left_the_shells_tree_are_found_by_their_mark():
         assert is_dead(theirs)
         await one.close()
 
-    run_with_local(test)
 
-
-def test_a_base_is_copied_for_each_slot(tmp_path):
+async def test_a_base_is_copied_for_each_slot(tmp_path):
     (tmp_path / "file").write_text("text")
 
-    async def test(local: Local) -> None:
+    async with open_local() as local:
         box = await local.create(SandboxSpec(base=(str(tmp_path),)))
         await box.write("file", b"changed")
         spec = await local.snapshot(box)
@@ -66,8 +60,6 @@ def test_a_base_is_copied_for_each_slot(tmp_path):
         await box.close()
         await fork.close()
 
-    run_with_local(test)
-
 
 @pytest.mark.parametrize(
     ("spec", "message"),
@@ -76,10 +68,8 @@ def test_a_base_is_copied_for_each_slot(tmp_path):
         (SandboxSpec(base=("/no/such/folder",)), "sandbox.base '/no/such/folder' cannot be used"),
     ],
 )
-def test_what_a_local_slot_cannot_have_is_refused(spec, message):
-    async def test(local: Local) -> None:
+async def test_what_a_local_slot_cannot_have_is_refused(spec, message):
+    async with open_local() as local:
         with pytest.raises(SandboxError, match=message) as refused:
             await local.create(spec)
         assert not refused.value.retryable
-
-    run_with_local(test)

@@ -1,26 +1,30 @@
-"""Backends for the tests, started when first used and stopped at the end of the session."""
+"""Backends for the tests, started when first used and stopped after the last test of this package."""
 
 import asyncio
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Awaitable, Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from tests.sandbox.remote import machinery
 
 from ludus.sandbox import Sandbox, SandboxSpec
+from ludus.sandbox.backend_settings import (
+    ApptainerSettings,
+    DockerSettings,
+    ModalSettings,
+    NomadSettings,
+    PodmanSettings,
+    SshSettings,
+)
 from ludus.sandbox.backends import make_backend
 from ludus.sandbox.pool import Pool, PoolSettings
-from ludus.sandbox.remote.apptainer import ApptainerSettings
-from ludus.sandbox.remote.docker import DockerSettings, PodmanSettings
 from ludus.sandbox.remote.fleet import Fleet, RemoteBackend, open_fleet
-from ludus.sandbox.remote.modal import ModalSettings
-from ludus.sandbox.remote.nomad import NomadSettings
-from ludus.sandbox.remote.ssh import SshSettings
 
 HERE = Path(__file__).parent
 SPEC = SandboxSpec(disk_mb=64, memory_mb=512)
@@ -30,22 +34,18 @@ one."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run these tests last: the daemons run until the session ends, and other tests check that nothing is running.
-
-    Of a test with parameters, one case runs on every backend, and all of them on the first: the other cases concern the
-    shell, which is the same on all.
-    """
-    items.sort(key=lambda item: HERE in item.path.parents)
+    """Of a test with parameters, one case runs on every backend, and all of them on the first: the other cases concern
+    the shell, which is the same on all."""
     seen: Counter[tuple[str, str]] = Counter()
-    skipped: list[pytest.Item] = []
+    skipped: set[pytest.Item] = set()
     for item in items:
         backend = getattr(item, "callspec", None) and item.callspec.params.get("backend", "")
         if backend and HERE in item.path.parents and backend != BACKENDS[0]:
             seen[item.originalname, backend] += 1
             if seen[item.originalname, backend] > 1:
-                skipped.append(item)
+                skipped.add(item)
     items[:] = [item for item in items if item not in skipped]
-    config.hook.pytest_deselected(items=skipped)
+    config.hook.pytest_deselected(items=list(skipped))
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +54,7 @@ def nothing_left() -> Generator[None]:
     yield
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def folder() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="ludus-t-"))
     yield path
@@ -69,7 +69,7 @@ def skip_if_missing(name: str) -> Iterator[None]:
         pytest.skip(f"{name}: {missing}")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def image(folder: Path) -> Path:
     path = folder / "image.tar"
     with skip_if_missing("image"):
@@ -77,35 +77,35 @@ def image(folder: Path) -> Path:
     return path
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def docker_socket(folder: Path, image: Path) -> Iterator[Path]:
     with skip_if_missing("docker"):
         (folder / "docker").mkdir()
         yield from machinery.start_docker(folder / "docker", image)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def podman_socket(folder: Path, image: Path) -> Iterator[Path]:
     with skip_if_missing("podman"):
         (folder / "podman").mkdir()
         yield from machinery.start_podman(folder / "podman", image)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def sshd(folder: Path) -> Iterator[Any]:
     with skip_if_missing("ssh"):
         (folder / "ssh").mkdir()
         yield from machinery.start_sshd(folder / "ssh")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def nomad(folder: Path) -> Iterator[Any]:
     with skip_if_missing("nomad"):
         (folder / "nomad").mkdir()
         yield from machinery.start_nomad(folder / "nomad")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def apptainer(folder: Path, image: Path) -> tuple[Path, Path]:
     """The command, and an image."""
     with skip_if_missing("apptainer"):
@@ -114,14 +114,14 @@ def apptainer(folder: Path, image: Path) -> tuple[Path, Path]:
         return machinery.make_apptainer(folder / "apptainer", image)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def modal_standin(folder: Path, apptainer: tuple[Path, Path]) -> Iterator[Any]:
     with skip_if_missing("modal"):
         (folder / "modal").mkdir()
         yield from machinery.start_modal(folder / "modal", apptainer[1])
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def slurm(folder: Path) -> Iterator[dict[str, str]]:
     """The variables of a cluster's user."""
     with skip_if_missing("slurm"):
@@ -133,27 +133,18 @@ def slurm(folder: Path) -> Iterator[dict[str, str]]:
 
 
 class SharedPool:
-    """A pool of one backend that is used by many tests, in its own event loop."""
+    """A pool of one backend that is used by many tests, in the loop of the package."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
         self.pool = Pool(fleet.create, PoolSettings(max_slots=8, warm=1))
-        self._runner = asyncio.Runner()
-        self._runner.run(self.pool.__aenter__())
 
-    def run(self, test: Callable[[Sandbox], Awaitable[None]], spec: SandboxSpec = SPEC) -> None:
-        self._runner.run(self._run_in_slot(test, spec))
+    @asynccontextmanager
+    async def lease(self, spec: SandboxSpec) -> AsyncGenerator[Sandbox]:
+        async with asyncio.timeout(300), self.pool.lease(spec) as box:
+            yield box
 
-    async def _run_in_slot(self, test: Callable[[Sandbox], Awaitable[None]], spec: SandboxSpec) -> None:
-        async with asyncio.timeout(300):
-            async with self.pool.lease(spec) as box:
-                await test(box)
-
-    def close(self) -> None:
-        self._runner.run(self._end())
-        self._runner.close()
-
-    async def _end(self) -> None:
+    async def close(self) -> None:
         await self.pool.__aexit__(None, None, None)
         await self.fleet.close()
         assert (self.pool.metrics().lost, self.pool.metrics().failed) == (0, 0)
@@ -174,25 +165,25 @@ class FleetMaker:
         return open_fleet(backend)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def docker_fleet(docker_socket: Path) -> FleetMaker:
     """Four slots per container, with namespaces of their own."""
     return FleetMaker(DockerSettings, image=machinery.IMAGE, socket=str(docker_socket), network="host", slots=4)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def docker_single_fleet(docker_socket: Path) -> FleetMaker:
     """A container per slot, without the capability to make namespaces."""
     return FleetMaker(DockerSettings, image=machinery.IMAGE, socket=str(docker_socket), network="host", slots=1)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def podman_fleet(podman_socket: Path) -> FleetMaker:
     image = f"localhost/{machinery.IMAGE}"
     return FleetMaker(PodmanSettings, image=image, socket=str(podman_socket), network="host", slots=4)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def ssh_fleet(sshd: Any) -> FleetMaker:
     return FleetMaker(
         SshSettings,
@@ -206,7 +197,7 @@ def ssh_fleet(sshd: Any) -> FleetMaker:
     )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def nomad_fleet(nomad: Any) -> FleetMaker:
     return FleetMaker(
         NomadSettings,
@@ -219,13 +210,13 @@ def nomad_fleet(nomad: Any) -> FleetMaker:
     )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def apptainer_fleet(apptainer: tuple[Path, Path]) -> FleetMaker:
     command, root = apptainer
     return FleetMaker(ApptainerSettings, command=str(command), image=str(root), slots=2)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def modal_fleet(modal_standin: Any) -> Iterator[FleetMaker]:
     secrets = {"TEST_MODAL_ID": "ak-test", "TEST_MODAL_SECRET": "as-test"}
     names = {"token_id_var": "TEST_MODAL_ID", "token_secret_var": "TEST_MODAL_SECRET"}
@@ -238,12 +229,13 @@ def modal_fleet(modal_standin: Any) -> Iterator[FleetMaker]:
 
 
 def _make_pool_fixture(fleet: str) -> Any:
-    @pytest.fixture(scope="session")
-    def shared_pool(request: pytest.FixtureRequest) -> Iterator[SharedPool]:
-        # The loop does not run during the tests of other backends, so no heartbeat is sent then.
-        pool = SharedPool(request.getfixturevalue(fleet)(lapse_seconds=3600.0, idle_seconds=3600.0))
-        yield pool
-        pool.close()
+    @pytest_asyncio.fixture(scope="package", loop_scope="package")
+    async def shared_pool(request: pytest.FixtureRequest) -> AsyncGenerator[SharedPool]:
+        # The loop of the package does not run during the tests of other modules, so no heartbeat is sent then.
+        shared = SharedPool(request.getfixturevalue(fleet)(lapse_seconds=3600.0, idle_seconds=3600.0))
+        await shared.pool.__aenter__()
+        yield shared
+        await shared.close()
 
     return shared_pool
 
@@ -259,5 +251,5 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def in_box(request: pytest.FixtureRequest) -> Callable[..., None]:
-    return lambda backend, test, spec=SPEC: request.getfixturevalue(f"{backend}_shared_pool").run(test, spec)
+def in_box(request: pytest.FixtureRequest) -> Callable[..., AbstractAsyncContextManager[Sandbox]]:
+    return lambda backend, spec=SPEC: request.getfixturevalue(f"{backend}_shared_pool").lease(spec)

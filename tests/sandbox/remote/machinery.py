@@ -24,7 +24,19 @@ from ludus.sandbox.local.bwrap import find_bwraps
 
 IMAGE = "ludus-test:latest"
 PACKAGES = (
-    *("base-files", "base-passwd", "bash", "coreutils", "dash", "debianutils", "findutils", "gawk", "grep", "gzip"),
+    *(
+        "base-files",
+        "base-passwd",
+        "bash",
+        "coreutils",
+        "dash",
+        "debianutils",
+        "findutils",
+        "gawk",
+        "mawk",
+        "grep",
+        "gzip",
+    ),
     *("hostname", "libc-bin", "login", "procps", "python3", "sed", "tar", "util-linux"),
 )
 _SKIPPED = (
@@ -33,16 +45,6 @@ _SKIPPED = (
     "/usr/lib/x86_64-linux-gnu/gconv",
 )
 """What no test needs: every engine has a copy of the image, and has to remove it."""
-
-
-def finish(work: Callable[[], Awaitable[None]]) -> None:
-    """Run a test's coroutine, with a time limit."""
-
-    async def main() -> None:
-        async with asyncio.timeout(300):
-            await work()
-
-    asyncio.run(main())
 
 
 def make_lossy_proxy(port: int, loses: Callable[[], bool]) -> Callable[..., Awaitable[None]]:
@@ -173,7 +175,8 @@ def build_image(target: Path) -> None:
             tar.addfile(info)
 
 
-_LINKS = {"usr/bin/awk": "gawk", "usr/bin/which": "which.debianutils"}
+_AWK = "gawk" if Path("/usr/bin/gawk").exists() else "mawk"  # whichever this machine has
+_LINKS = {"usr/bin/awk": _AWK, "usr/bin/which": "which.debianutils"}
 _FILES = {
     "etc/passwd": "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n",
     "etc/group": "root:x:0:\nnogroup:x:65534:\n",

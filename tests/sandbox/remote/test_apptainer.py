@@ -5,34 +5,29 @@ import os
 from itertools import pairwise
 
 import pytest
-from tests.sandbox.remote.machinery import finish
 
 from ludus.errors import SandboxError
 from ludus.sandbox import SandboxSpec
 from ludus.sandbox.backend import Mount
+from ludus.sandbox.backend_settings import ApptainerSettings
 from ludus.sandbox.processes import find_children
-from ludus.sandbox.remote.apptainer import ApptainerSettings, build_apptainer_command
+from ludus.sandbox.remote.apptainer import build_apptainer_command
 
 SPEC = SandboxSpec(disk_mb=32)
 
 
-def test_slots_of_an_ordinary_user(apptainer_fleet, tmp_path):
-    async def work() -> None:
-        (tmp_path / "f").write_text("shared")
-        for part in (tmp_path, *list(tmp_path.parents)[:2]):
-            part.chmod(0o755)
-        before = set(find_children(os.getpid()))
-        fleet = apptainer_fleet(env={"FROM": "profile"}, mounts=(Mount(source=str(tmp_path), target="/cache"),))
-        one, two = await asyncio.gather(*(fleet.create(SPEC) for _ in range(2)))
-        assert fleet.list_servers()[0].info.isolation == "namespaces"
-        seen = await one.exec("id -un; cat /cache/f; echo $FROM; env | grep -c APPTAINER; ls /proc | grep -c '^[0-9]'")
-        assert seen.stdout.splitlines()[:3] == [b"agent", b"sharedprofile", b"0"]
-        await one.exec("echo x >/tmp/f; sleep 640.5 &")
-        assert (await two.exec("ls /tmp; pgrep -f 640.5 || echo none")).stdout == b"none\n"
-        await fleet.close()
-        assert set(find_children(os.getpid())) == before
-
-    finish(work)
+async def test_slots_of_an_ordinary_user(apptainer_fleet, open_folder):
+    (open_folder / "f").write_text("shared")
+    before = set(find_children(os.getpid()))
+    fleet = apptainer_fleet(env={"FROM": "profile"}, mounts=(Mount(source=str(open_folder), target="/cache"),))
+    one, two = await asyncio.gather(*(fleet.create(SPEC) for _ in range(2)))
+    assert fleet.list_servers()[0].info.isolation == "namespaces"
+    seen = await one.exec("id -un; cat /cache/f; echo $FROM; env | grep -c APPTAINER; ls /proc | grep -c '^[0-9]'")
+    assert seen.stdout.splitlines()[:3] == [b"agent", b"sharedprofile", b"0"]
+    await one.exec("echo x >/tmp/f; sleep 640.5 &")
+    assert (await two.exec("ls /tmp; pgrep -f 640.5 || echo none")).stdout == b"none\n"
+    await fleet.close()
+    assert set(find_children(os.getpid())) == before
 
 
 @pytest.mark.parametrize(
@@ -44,14 +39,11 @@ def test_slots_of_an_ordinary_user(apptainer_fleet, tmp_path):
         ({"arguments": ("--no-such-flag",)}, "unknown flag: --no-such-flag"),
     ],
 )
-def test_what_cannot_start_says_why(apptainer_fleet, change, words):
-    async def work() -> None:
-        fleet = apptainer_fleet(**change)
-        with pytest.raises(SandboxError, match=words):
-            await fleet.create(SPEC)
-        await fleet.close()
-
-    finish(work)
+async def test_what_cannot_start_says_why(apptainer_fleet, change, words):
+    fleet = apptainer_fleet(**change)
+    with pytest.raises(SandboxError, match=words):
+        await fleet.create(SPEC)
+    await fleet.close()
 
 
 def test_the_command_line():

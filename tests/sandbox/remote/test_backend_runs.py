@@ -40,8 +40,8 @@ class Places(Env, frozen=True):
         yield Task(id="here", prompt="-", answer="no")
         yield Task(id="there", prompt="-", answer="yes")
 
-    def slot(self, task):
-        return replace(self.sandbox, profile="container" if task.id == "there" else "")
+    def slot(self, task, default):
+        return replace(default, profile="container" if task.id == "there" else "")
 
     async def verify(self, rollout, box):
         done = await box.exec("test -e /etc/ludus-image && echo yes || echo no")

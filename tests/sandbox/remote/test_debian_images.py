@@ -4,7 +4,6 @@ script, users and owners.
 `make test-harbor` runs it. It needs root, debootstrap, docker, podman and a way to Debian's packages.
 """
 
-import asyncio
 import os
 import shutil
 import tempfile
@@ -16,8 +15,9 @@ import pytest
 from tests.envs.test_harbor_debian import HarborOnline
 from tests.sandbox.remote import machinery
 
-from ludus.agent import Limits
-from ludus.env_checks import EnvReport, format_report, validate
+from ludus.env_checks import format_report, validate
+from ludus.policy import Limits
+from ludus.runner import Runner
 from ludus.sandbox.profiles import open_pool
 
 pytestmark = pytest.mark.skipif("LUDUS_TEST_HARBOR" not in os.environ, reason="make test-harbor")
@@ -61,7 +61,7 @@ def debian() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("engine", ["docker", "podman"])
-def test_a_task_with_apt_and_users(engine: str, debian: Path, request: pytest.FixtureRequest, tmp_path: Path):
+async def test_a_task_with_apt_and_users(engine: str, debian: Path, request: pytest.FixtureRequest, tmp_path: Path):
     socket, fleet = request.getfixturevalue(f"{engine}_socket"), request.getfixturevalue(f"{engine}_fleet")
     place = {"docker": ("--host",), "podman": ("--remote", "--url")}[engine]
     machinery.run_command(
@@ -74,9 +74,6 @@ def test_a_task_with_apt_and_users(engine: str, debian: Path, request: pytest.Fi
     env = HarborOnline(path=str(tmp_path), engine="backend")
     profile: Any = fleet.profile(network="host")
 
-    async def go() -> EnvReport:
-        async with open_pool(profile) as pool:
-            return await validate(env, "train", env.tasks("train"), pool, limits=Limits(), concurrency=1)
-
-    report = asyncio.run(go())
+    async with open_pool(profile) as pool:
+        report = await validate(Runner(env, pool), "train", env.tasks("train"), limits=Limits(), concurrency=1)
     assert report.ok, format_report(report)

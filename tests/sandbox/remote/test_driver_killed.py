@@ -49,17 +49,14 @@ def test_nothing_is_left_of_a_killed_driver(backend, request):
 
 
 @pytest.mark.parametrize("backend", list(IMAGES))
-def test_nothing_is_left_of_a_killed_driver_whose_slots_have_images(backend, request):
+async def test_nothing_is_left_of_a_killed_driver_whose_slots_have_images(backend, request):
     spec = SandboxSpec(disk_mb=16, image=ImageSpec(name=IMAGES[backend]))
     check_killed(backend, 8 + list(IMAGES).index(backend), spec, request)
     docker = make_backend(request.getfixturevalue(f"{backend}_fleet").profile())
 
-    async def wait_until_removed() -> None:
-        async with asyncio.timeout(120):
-            while await docker.list_resources():  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
-
-    asyncio.run(wait_until_removed())
+    async with asyncio.timeout(120):
+        while await docker.list_resources():  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
 
 
 def check_killed(backend: str, number: int, spec: SandboxSpec, request: pytest.FixtureRequest) -> None:
@@ -93,9 +90,9 @@ def check_killed(backend: str, number: int, spec: SandboxSpec, request: pytest.F
 
 def sleeping(number: int) -> list[bytes]:
     found = []
-    for path in Path("/proc").glob("[1-9]*/cmdline"):
+    for folder in Path("/proc").iterdir():
         try:
-            line = path.read_bytes()
+            line = (folder / "cmdline").read_bytes()
         except OSError:
             continue
         if line.startswith(b"sleep\0") and any(b"65%d.%d" % (kind, number) in line for kind in range(3)):

@@ -1,6 +1,5 @@
 """Images that a real engine builds, in slots of bubblewrap."""
 
-import asyncio
 import tempfile
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from ludus.sandbox import ImageSpec, SandboxSpec
 from ludus.sandbox.profiles import open_pool
 
 
-def test_a_slot_has_the_image_that_docker_built(
+async def test_a_slot_has_the_image_that_docker_built(
     docker_socket: Path, bwrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("DOCKER_HOST", f"unix://{docker_socket}")
@@ -28,4 +27,4 @@ def test_a_slot_has_the_image_that_docker_built(
             async with open_pool("bwrap") as pool, pool.lease(SandboxSpec(image=image)) as box:
                 return (await box.exec('pwd; cat x.txt; echo " $A"; id -u; python3 -c "print(1)"')).text
 
-        assert asyncio.run(go()) == "/app\ncopied two words\n0\n1\n"
+        assert await go() == "/app\ncopied two words\n0\n1\n"

@@ -6,13 +6,13 @@ They take minutes and run only with `make test-hostile`.
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import pytest
 from tests import attacks_kit
 from tests.attacks_kit import check_honest, run_attack
-from tests.sandbox.remote.machinery import finish
 from tests.slotd_kit import PYTHON
 
 from ludus.errors import SandboxError
@@ -39,8 +39,8 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def in_slots(request: pytest.FixtureRequest, kind: str) -> Callable[..., None]:
-    """Runs a test with slots of one fleet."""
+def in_slots(request: pytest.FixtureRequest, kind: str) -> Callable[..., AbstractAsyncContextManager[list[Sandbox]]]:
+    """Opens slots of one fleet."""
     fixture, changes = KINDS[kind]
     make = request.getfixturevalue(fixture)
     if kind == "ssh_ordinary":
@@ -49,42 +49,36 @@ def in_slots(request: pytest.FixtureRequest, kind: str) -> Callable[..., None]:
         python.chmod(0o755)
         changes = {"python": str(python)}
 
-    def run(test: Callable[[list[Sandbox]], Awaitable[None]], count: int = 1, **more: Any) -> None:
-        async def work() -> None:
-            fleet = make(**changes, **more)
-            try:
-                async with asyncio.timeout(250):
-                    await test([await fleet.create(SPEC) for _ in range(count)])
-            finally:
-                await fleet.close()
+    @asynccontextmanager
+    async def open_slots(count: int = 1, **more: Any) -> AsyncGenerator[list[Sandbox]]:
+        fleet = make(**changes, **more)
+        try:
+            async with asyncio.timeout(250):
+                yield [await fleet.create(SPEC) for _ in range(count)]
+        finally:
+            await fleet.close()
 
-        finish(work)
-
-    return run
+    return open_slots
 
 
-def test_nothing_outlives_a_settle_and_answers_in_place_of_the_shell(in_slots):
-    async def attack(boxes: list[Sandbox]) -> None:
+async def test_nothing_outlives_a_settle_and_answers_in_place_of_the_shell(in_slots):
+    async with in_slots() as boxes:
         (box,) = boxes
         for _ in range(4):
             await run_attack(box, attacks_kit.HIJACK, 8, 215)
             await check_honest(box)
 
-    in_slots(attack)
-
 
 @pytest.mark.parametrize("program", [attacks_kit.QUEUE_ORDERS, attacks_kit.JAM], ids=["queued", "jammed"])
-def test_what_an_agent_leaves_in_the_pipes_of_its_shell_is_gone(in_slots, program):
-    async def attack(boxes: list[Sandbox]) -> None:
+async def test_what_an_agent_leaves_in_the_pipes_of_its_shell_is_gone(in_slots, program):
+    async with in_slots() as boxes:
         (box,) = boxes
         await run_attack(box, program, seconds=3)
         await check_honest(box)
 
-    in_slots(attack)
 
-
-def test_full_and_blocked_folders_do_not_break_the_slot(in_slots):
-    async def attack(boxes: list[Sandbox]) -> None:
+async def test_full_and_blocked_folders_do_not_break_the_slot(in_slots):
+    async with in_slots() as boxes:
         (box,) = boxes
         await box.exec(attacks_kit.FILL_DISKS, timeout=60)
         await box.exec(attacks_kit.BLOCK_FOLDERS)
@@ -92,33 +86,29 @@ def test_full_and_blocked_folders_do_not_break_the_slot(in_slots):
         with pytest.raises(OSError):
             await box.write("/workspace/out.txt", bytes(20_000_000))
 
-    in_slots(attack)
 
-
-def test_a_slot_holds_a_limited_number_of_files(in_slots, kind):
-    async def attack(boxes: list[Sandbox]) -> None:
+async def test_a_slot_holds_a_limited_number_of_files(in_slots, kind):
+    if kind == "podman_single":
+        pytest.skip("Podman has no such limit")
+    async with in_slots() as boxes:
         made = await boxes[0].exec("mkdir d && cd d && for i in {1..30000}; do : >$i || exit 9; done", timeout=120)
         assert made.exit_code == 9
         await check_honest(boxes[0])
 
-    if kind == "podman_single":
-        pytest.skip("Podman has no such limit")
-    in_slots(attack)
 
-
-def test_folders_nested_thousands_deep_are_removed(in_slots):
-    async def attack(boxes: list[Sandbox]) -> None:
+async def test_folders_nested_thousands_deep_are_removed(in_slots):
+    async with in_slots() as boxes:
         (box,) = boxes
         await box.exec(f"python3 - <<'END'\n{attacks_kit.DEEP_FOLDERS}\nEND")
         await box.reset()
         assert (await box.exec("ls -A")).stdout == b""
         await check_honest(box)
 
-    in_slots(attack)
 
-
-def test_slots_cannot_find_the_input_of_others(in_slots, kind):
-    async def attack(boxes: list[Sandbox]) -> None:
+async def test_slots_cannot_find_the_input_of_others(in_slots, kind):
+    if kind.endswith("single"):
+        pytest.skip("there is no other slot in the container")
+    async with in_slots(2) as boxes:
         one, two = boxes
         await one.exec("mkfifo fifo")
         reading = asyncio.create_task(one.exec("read -r line; cat fifo; echo $line", stdin=b"the secret\n"))
@@ -130,13 +120,11 @@ def test_slots_cannot_find_the_input_of_others(in_slots, kind):
         reading.cancel()
         await asyncio.wait([reading])
 
-    if kind.endswith("single"):
-        pytest.skip("there is no other slot in the container")
-    in_slots(attack, 2)
 
-
-def test_an_agent_that_uses_all_memory_loses_its_processes_and_its_neighbours_go_on(in_slots, kind):
-    async def attack(boxes: list[Sandbox]) -> None:
+async def test_an_agent_that_uses_all_memory_loses_its_processes_and_its_neighbours_go_on(in_slots, kind):
+    if kind.startswith("ssh"):
+        pytest.skip("the host has no limit of its own for all slots")
+    async with in_slots(1 if kind.endswith("single") else 3) as boxes:
         await boxes[0].exec(attacks_kit.FILL_DISKS, timeout=60)
         with contextlib.suppress(SandboxError):  # the next command says whose doing it was
             await run_attack(boxes[0], attacks_kit.EXHAUST_MEMORY, folder="/dev/shm")
@@ -147,7 +135,3 @@ def test_an_agent_that_uses_all_memory_loses_its_processes_and_its_neighbours_go
         except SandboxError as error:
             assert kind.endswith("single")  # where the agent's own container ended
             assert not error.evidence.outside
-
-    if kind.startswith("ssh"):
-        pytest.skip("the host has no limit of its own for all slots")
-    in_slots(attack, 1 if kind.endswith("single") else 3)

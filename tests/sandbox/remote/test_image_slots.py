@@ -6,22 +6,27 @@ that is root in them can do.
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests import attacks_kit
 from tests.attacks_kit import check_honest, run_attack
+from tests.envs.test_attacks_on_tasks import choose_target
 from tests.envs.test_harbor import CHEATS, LONGEST
 from tests.sandbox.remote import machinery
-from tests.sandbox.remote.machinery import finish, run_command
+from tests.sandbox.remote.machinery import run_command
+from tests.verifier_kit import find_attack, get_solution, write_targets
 
-from ludus.agent import Policy
+from ludus.attacks.library import Attack, list_attacks
 from ludus.envs.harbor import Harbor
 from ludus.errors import SandboxError
 from ludus.models.scripted import ScriptedModel, call, say
-from ludus.rollout import Job, run
+from ludus.policy import Policy
+from ludus.rollout import run
+from ludus.runner import Job, Runner
 from ludus.sandbox import ImageSpec, Sandbox, SandboxSpec
 from ludus.sandbox.agent_files import collect_files, copy_files
 from ludus.sandbox.pool import Pool, PoolSettings
@@ -72,19 +77,14 @@ def make_spec(folder: Path, dockerfile: str = DOCKERFILE, **changes: Any) -> San
     return SandboxSpec(**{"disk_mb": 64, "memory_mb": 256, "image": image, **changes})
 
 
-def in_slots(
-    make: Callable[..., Fleet], spec: SandboxSpec, test: Callable[..., Awaitable[None]], count: int = 1
-) -> None:
-    """Run a test with slots of a spec that are made at the same time."""
-
-    async def work() -> None:
-        fleet = make()
-        try:
-            await test(*await asyncio.gather(*(fleet.create(spec) for _ in range(count))))
-        finally:
-            await fleet.close()
-
-    finish(work)
+@asynccontextmanager
+async def in_slots(make: Callable[..., Fleet], spec: SandboxSpec, count: int = 1) -> AsyncGenerator[list[Sandbox]]:
+    """Slots of a spec that are made at the same time."""
+    fleet = make()
+    try:
+        yield await asyncio.gather(*(fleet.create(spec) for _ in range(count)))
+    finally:
+        await fleet.close()
 
 
 async def show(box: Sandbox, command: str) -> str:
@@ -99,8 +99,9 @@ def list_built(command: Sequence[str]) -> set[str]:
 # ---- what they are ------------------------------------------------------------------------------------------------
 
 
-def test_a_slot_is_the_image_of_its_task_and_its_user_is_root(fleet, command, tmp_path):
-    async def look(box: Sandbox, other: Sandbox) -> None:
+async def test_a_slot_is_the_image_of_its_task_and_its_user_is_root(fleet, command, tmp_path):
+    before = list_built(command)
+    async with in_slots(fleet, make_spec(tmp_path), 2) as (box, other):
         seen = await show(box, "pwd; id -u; echo $GREETING; cat here.txt greeting.txt; stat -c %u greeting.txt")
         assert seen == "/srv/work\n0\ngood day\ncosts $5\ngood day\n65534\n"
         assert await box.read("/workspace/here.txt") == b"costs $5\n"  # /workspace stands for the working folder
@@ -109,14 +110,11 @@ def test_a_slot_is_the_image_of_its_task_and_its_user_is_root(fleet, command, tm
         assert "Network is unreachable" in await show(box, "echo >/dev/tcp/192.0.2.1/80")
         assert "No space left" in await show(box, "head -c 80M /dev/zero >/var/big")
         assert await show(other, "stat -c %u here.txt; ls /var/big /var/lib/ludus* 2>&-") == "0\n"
-
-    before = list_built(command)
-    in_slots(fleet, make_spec(tmp_path), look, 2)
     assert len(list_built(command) - before) == 1  # although two slots were asked for at once
 
 
-def test_settling_ends_processes_and_a_reset_slot_is_the_image_again(fleet, tmp_path):
-    async def look(box: Sandbox) -> None:
+async def test_settling_ends_processes_and_a_reset_slot_is_the_image_again(fleet, tmp_path):
+    async with in_slots(fleet, make_spec(tmp_path)) as (box,):
         await box.exec("echo kept >/etc/kept; (setsid sleep 649.5 &); rm -rf /opt/old; rm greeting.txt")
         await box.settle()
         assert await show(box, "cat /etc/kept; ls /opt; echo /proc/[0-9]*") == "kept\nlink\n/proc/1 /proc/2\n"
@@ -125,11 +123,9 @@ def test_settling_ends_processes_and_a_reset_slot_is_the_image_again(fleet, tmp_
             "/opt/old/two\ngreeting.txt\n/srv/work\n"
         )
 
-    in_slots(fleet, make_spec(tmp_path), look)
 
-
-def test_the_changes_of_the_whole_root_are_copied_to_a_fresh_slot(fleet, tmp_path):
-    async def judge(agent: Sandbox, fresh: Sandbox) -> None:
+async def test_the_changes_of_the_whole_root_are_copied_to_a_fresh_slot(fleet, tmp_path):
+    async with in_slots(fleet, make_spec(tmp_path), 2) as (agent, fresh):
         await fresh.exec("mkdir -p /tests && echo expected >/tests/expected")
         await agent.exec(
             "rm -r /opt/old && mkdir /opt/old && echo new >/opt/old/new; rm greeting.txt; echo own >>/etc/issue; "
@@ -144,10 +140,8 @@ def test_the_changes_of_the_whole_root_are_copied_to_a_fresh_slot(fleet, tmp_pat
         assert any("out.txt -> /tests/expected" in line for line in left_out)
         assert any("named pipe" in line for line in left_out)
 
-    in_slots(fleet, make_spec(tmp_path), judge, 2)
 
-
-def test_what_is_wrong_with_an_image_is_said(engine, fleet, tmp_path):
+async def test_what_is_wrong_with_an_image_is_said(engine, fleet, tmp_path):
     (tmp_path / "empty").mkdir()
     remedy = f"Python 3.8 or later; without them use --sandbox.backend bwrap --env.engine {engine}"
     wrong = {
@@ -159,17 +153,14 @@ def test_what_is_wrong_with_an_image_is_said(engine, fleet, tmp_path):
         "a slot has an image or a base, not both": SandboxSpec(image=ImageSpec(name="x"), base=("/srv",)),
     }
 
-    async def work() -> None:
-        there = fleet()
-        try:
-            for words, spec in wrong.items():
-                with pytest.raises(SandboxError, match=words) as told:
-                    await there.create(spec)
-                assert not told.value.retryable, words
-        finally:
-            await there.close()
-
-    finish(work)
+    there = fleet()
+    try:
+        for words, spec in wrong.items():
+            with pytest.raises(SandboxError, match=words) as told:
+                await there.create(spec)
+            assert not told.value.retryable, words
+    finally:
+        await there.close()
 
 
 # ---- hostile agents -----------------------------------------------------------------------------------------------
@@ -198,50 +189,83 @@ QUICK = (
 )
 
 
-def attempt(fleet: Fleet, env: Harbor, commands: Sequence[str]) -> list[Rollout]:
+async def attempt(fleet: Fleet, env: Harbor, commands: Sequence[str]) -> list[Rollout]:
     """A rollout of the task `longest-line` for each command."""
     task = next(task for task in env.tasks("train") if task.id == "longest-line")
 
     async def act(pool: Pool, command: str) -> Rollout:
         policy = Policy(ScriptedModel([call("terminal", command=command, timeout=20), say("done")]))
-        return await run(Job(task, policy), env, pool)
+        return await run(Job(task, policy), Runner(env, pool))
 
-    async def main() -> list[Rollout]:
-        try:
-            async with Pool(fleet.create, PoolSettings(max_slots=4)) as pool:
-                return [await act(pool, command) for command in commands]
-        finally:
-            await fleet.close()
-
-    return asyncio.run(main())
+    try:
+        async with Pool(fleet.create, PoolSettings(max_slots=4)) as pool:
+            return [await act(pool, command) for command in commands]
+    finally:
+        await fleet.close()
 
 
-def check_attacks(make: Callable[..., Fleet], command: Sequence[str], names: Sequence[str]) -> None:
+async def check_attacks(make: Callable[..., Fleet], command: Sequence[str], names: Sequence[str]) -> None:
     """An honest agent passes, and no attack gets a reward or makes its rollout a failure of the world."""
     name = machinery.IMAGE if command[0] == "docker" else f"localhost/{machinery.IMAGE}"
     run_command(*command, "tag", name, "docker.io/library/python:3.11-slim")
-    honest, *others = attempt(make(), Harbor(engine="backend"), [LONGEST, *(ATTACKS[name] for name in names)])
+    honest, *others = await attempt(make(), Harbor(engine="backend"), [LONGEST, *(ATTACKS[name] for name in names)])
     assert honest.score is not None, honest.failure
     assert honest.score.passed, honest.score.feedback
     found = {name: (each.failure, each.score and each.score.value) for name, each in zip(names, others, strict=True)}
     assert found == dict.fromkeys(names, (None, 0.0))
 
 
-def test_attacks_on_the_verdict_score_0(fleet, command, engine):
-    check_attacks(fleet, command, QUICK if engine == "docker" else QUICK[:2])
+async def test_attacks_on_the_verdict_score_0(fleet, command, engine):
+    await check_attacks(fleet, command, QUICK if engine == "docker" else QUICK[:2])
 
 
 @hostile
-def test_every_attack_scores_0(fleet, command):
-    check_attacks(fleet, command, list(ATTACKS))
+async def test_every_attack_scores_0(fleet, command):
+    await check_attacks(fleet, command, list(ATTACKS))
+
+
+async def check_library(
+    make: Callable[..., Fleet], command: Sequence[str], folder: Path, attacks: list[Attack]
+) -> None:
+    """The reference solution of every task passes, and no attack of the library on it is paid."""
+    name = machinery.IMAGE if command[0] == "docker" else f"localhost/{machinery.IMAGE}"
+    targets = sorted({choose_target(attack) for attack in attacks})
+    write_targets(folder / "tasks", name, tuple(targets))
+    env, fleet = Harbor(path=str(folder / "tasks"), cache=str(folder / "cache"), engine="backend"), make()
+    tasks = {task.id: task for task in env.tasks("train")}
+
+    async def act(pool: Pool, id: str, script: str) -> float | None:
+        policy = Policy(ScriptedModel([call("terminal", command=script), say("done")]))
+        rollout = await run(Job(tasks[id], policy), Runner(env, pool))
+        return rollout.score and rollout.score.value
+
+    try:
+        async with Pool(fleet.create, PoolSettings(max_slots=4)) as pool:
+            solved = {id: await act(pool, id, get_solution(id)) for id in targets}
+            found = {attack.name: await act(pool, choose_target(attack), attack.script) for attack in attacks}
+    finally:
+        await fleet.close()
+    assert solved == dict.fromkeys(targets, 1.0)
+    assert found == dict.fromkeys(found, 0.0)
+
+
+async def test_attacks_of_the_library_are_not_paid(docker_fleet, docker_socket, tmp_path):
+    names = ("python-shadow-json", "pytest-toml", "program-runs-no-test")
+    await check_library(docker_fleet, ("docker",), tmp_path, [find_attack(name) for name in names])
+
+
+@hostile
+async def test_no_attack_of_the_library_is_paid(fleet, command, tmp_path):
+    attacks = [
+        attack for attack in list_attacks() if choose_target(attack) != "tools"
+    ]  # the image has no such programs
+    await check_library(fleet, command, tmp_path, attacks)
 
 
 @hostile
 @pytest.mark.parametrize("program", ["HIJACK", "JAM", "QUEUE_ORDERS", "FLOOD_STATUS", "EXHAUST_MEMORY"])
-def test_the_shell_of_a_slot_answers_for_itself(fleet, tmp_path, program):
-    async def attack(box: Sandbox) -> None:
+async def test_the_shell_of_a_slot_answers_for_itself(fleet, tmp_path, program):
+    async with in_slots(fleet, make_spec(tmp_path)) as (box,):
         arguments = (8, 40) if program == "HIJACK" else ()
         await run_attack(box, getattr(attacks_kit, program), *arguments, seconds=5)
         await check_honest(box)
-
-    in_slots(fleet, make_spec(tmp_path), attack)

@@ -5,16 +5,16 @@ import json
 
 import pytest
 from tests.sandbox.remote import machinery
-from tests.sandbox.remote.machinery import finish
 
 from ludus.errors import SandboxError
 from ludus.http_client import Client
 from ludus.sandbox import ImageSpec, SandboxSpec
 from ludus.sandbox.agent_files import collect_files
 from ludus.sandbox.backend import Mount
+from ludus.sandbox.backend_settings import NomadSettings
 from ludus.sandbox.owner import make_owner_mark
 from ludus.sandbox.remote.fleet import open_fleet
-from ludus.sandbox.remote.nomad import Nomad, NomadSettings, build_job
+from ludus.sandbox.remote.nomad import Nomad, build_job
 
 SPEC = SandboxSpec(disk_mb=32)
 
@@ -30,32 +30,26 @@ async def jobs(nomad) -> list[str]:
     return [entry["ID"] for entry in await ask(nomad, "GET", "/v1/jobs?prefix=test")]
 
 
-def test_a_job_ends_with_its_last_slot(nomad, nomad_fleet):
-    async def work() -> None:
-        fleet = nomad_fleet(job_prefix="test", slots=2, idle_seconds=0.05)
-        boxes = await asyncio.gather(*(fleet.create(SPEC) for _ in range(3)))
-        assert len(await jobs(nomad)) == 2
-        await asyncio.gather(*(box.close() for box in boxes))
-        for _ in range(2000):
-            if not await jobs(nomad):
-                break
-            await asyncio.sleep(0.05)
-        assert await jobs(nomad) == []
-        await fleet.close()
-
-    finish(work)
+async def test_a_job_ends_with_its_last_slot(nomad, nomad_fleet):
+    fleet = nomad_fleet(job_prefix="test", slots=2, idle_seconds=0.05)
+    boxes = await asyncio.gather(*(fleet.create(SPEC) for _ in range(3)))
+    assert len(await jobs(nomad)) == 2
+    await asyncio.gather(*(box.close() for box in boxes))
+    for _ in range(2000):
+        if not await jobs(nomad):
+            break
+        await asyncio.sleep(0.05)
+    assert await jobs(nomad) == []
+    await fleet.close()
 
 
-def test_a_short_failure_of_nomad_is_retried(nomad, nomad_fleet):
-    async def work() -> None:
-        fleet = nomad_fleet(job_prefix="test", api_seconds=5.0)
-        await ask(nomad, "POST", "/standin", {"status": 500, "times": 2})
-        box = await fleet.create(SPEC)
-        assert (await box.exec("echo on")).stdout == b"on\n"
-        await fleet.close()
-        assert await jobs(nomad) == []
-
-    finish(work)
+async def test_a_short_failure_of_nomad_is_retried(nomad, nomad_fleet):
+    fleet = nomad_fleet(job_prefix="test", api_seconds=5.0)
+    await ask(nomad, "POST", "/standin", {"status": 500, "times": 2})
+    box = await fleet.create(SPEC)
+    assert (await box.exec("echo on")).stdout == b"on\n"
+    await fleet.close()
+    assert await jobs(nomad) == []
 
 
 @pytest.mark.parametrize(
@@ -70,76 +64,64 @@ def test_a_short_failure_of_nomad_is_retried(nomad, nomad_fleet):
         ({"times": 0}, {"datacenters": ()}, "400: .*validation"),
     ],
 )
-def test_a_lasting_failure_of_nomad_is_reported_and_leaves_nothing(nomad, nomad_fleet, trouble, change, words):
-    async def work() -> None:
-        fleet = nomad_fleet(job_prefix="test", **change)
-        await ask(nomad, "POST", "/standin", trouble)
-        with pytest.raises(SandboxError, match=words):
-            await fleet.create(SPEC)
-        await ask(nomad, "POST", "/standin", {"times": 0})
-        await fleet.close()
-
-    finish(work)
+async def test_a_lasting_failure_of_nomad_is_reported_and_leaves_nothing(nomad, nomad_fleet, trouble, change, words):
+    fleet = nomad_fleet(job_prefix="test", **change)
+    await ask(nomad, "POST", "/standin", trouble)
+    with pytest.raises(SandboxError, match=words):
+        await fleet.create(SPEC)
+    await ask(nomad, "POST", "/standin", {"times": 0})
+    await fleet.close()
 
 
-def test_a_wrong_token_is_refused_for_good(nomad):
-    async def work() -> None:
-        backend = Nomad(NomadSettings(address=nomad.address), {"token": "wrong"})
-        with pytest.raises(SandboxError, match="403: Permission denied") as refused:
-            await backend.launch(SPEC)
-        assert not refused.value.retryable
-        await backend.close()
-
-    finish(work)
+async def test_a_wrong_token_is_refused_for_good(nomad):
+    backend = Nomad(NomadSettings(address=nomad.address), {"token": "wrong"})
+    with pytest.raises(SandboxError, match="403: Permission denied") as refused:
+        await backend.launch(SPEC)
+    assert not refused.value.retryable
+    await backend.close()
 
 
-def test_an_allocation_that_is_stopped_fails_its_slots(nomad, nomad_fleet, monkeypatch):
+async def test_an_allocation_that_is_stopped_fails_its_slots(nomad, nomad_fleet, monkeypatch):
     monkeypatch.setattr("ludus.sandbox.remote.link._RETRY_PAUSES", (0.1, 0.1))
 
-    async def work() -> None:
-        fleet = nomad_fleet(job_prefix="test")
-        box = await fleet.create(SPEC)
-        running = asyncio.create_task(box.exec("sleep 30"))
-        await asyncio.sleep(0.2)
-        (name,) = await jobs(nomad)
-        await ask(nomad, "DELETE", f"/v1/job/{name}?purge=true")
-        with pytest.raises(SandboxError):
-            await running
-        await box.close()
-        again = await fleet.create(SPEC)
-        assert (await again.exec("echo on")).stdout == b"on\n"
-        await fleet.close()
-
-    finish(work)
+    fleet = nomad_fleet(job_prefix="test")
+    box = await fleet.create(SPEC)
+    running = asyncio.create_task(box.exec("sleep 30"))
+    await asyncio.sleep(0.2)
+    (name,) = await jobs(nomad)
+    await ask(nomad, "DELETE", f"/v1/job/{name}?purge=true")
+    with pytest.raises(SandboxError):
+        await running
+    await box.close()
+    again = await fleet.create(SPEC)
+    assert (await again.exec("echo on")).stdout == b"on\n"
+    await fleet.close()
 
 
-def test_what_dead_drivers_left_is_purged(nomad, nomad_fleet):
-    async def work() -> None:
-        host, boot, _, _ = make_owner_mark().split("_")
-        marks = (f"{host}_{boot}_999999_1", make_owner_mark(), "otherhost_b_1_2")
-        names = [f"test-{mark}-aaaa" for mark in marks]
-        settings = NomadSettings(driver="raw_exec", python="/bin/sleep")
-        for name in names:
-            await ask(nomad, "POST", "/v1/jobs", {"Job": build_job(settings, SPEC, name, "t")})
-        fleet = nomad_fleet(job_prefix="test")
-        await fleet.create(SPEC)
-        assert set(names) & set(await jobs(nomad)) == set(names[1:])
-        await fleet.close()
-        fleet = nomad_fleet(job_prefix="test", purge_on_start=True)
-        await fleet.create(SPEC)
-        assert set(names) & set(await jobs(nomad)) == set()
-        await fleet.close()
-
-    finish(work)
+async def test_what_dead_drivers_left_is_purged(nomad, nomad_fleet):
+    host, boot, _, _ = make_owner_mark().split("_")
+    marks = (f"{host}_{boot}_999999_1", make_owner_mark(), "otherhost_b_1_2")
+    names = [f"test-{mark}-aaaa" for mark in marks]
+    settings = NomadSettings(driver="raw_exec", python="/bin/sleep")
+    for name in names:
+        await ask(nomad, "POST", "/v1/jobs", {"Job": build_job(settings, SPEC, name, "t")})
+    fleet = nomad_fleet(job_prefix="test")
+    await fleet.create(SPEC)
+    assert set(names) & set(await jobs(nomad)) == set(names[1:])
+    await fleet.close()
+    fleet = nomad_fleet(job_prefix="test", purge_on_start=True)
+    await fleet.create(SPEC)
+    assert set(names) & set(await jobs(nomad)) == set()
+    await fleet.close()
 
 
-def test_the_docker_driver_runs_in_a_real_engine(folder, docker_socket, tmp_path):
+async def test_the_docker_driver_runs_in_a_real_engine(folder, docker_socket, tmp_path):
     """The stand-in passes the settings of Nomad's docker driver on to the engine."""
 
     daemon = machinery.start_nomad(tmp_path, docker_socket)
     nomad = next(daemon)
 
-    async def work() -> None:
+    try:
         settings = NomadSettings(address=nomad.address, image=machinery.IMAGE, slots=2, env={"FROM": "profile"})
         backend = Nomad(settings, {"token": nomad.token})
         server = await backend.launch(SPEC)
@@ -151,14 +133,11 @@ def test_the_docker_driver_runs_in_a_real_engine(folder, docker_socket, tmp_path
         await box.close()
         await server.close()
         await backend.close()
-
-    try:
-        finish(work)
     finally:
         daemon.close()
 
 
-def test_a_task_has_the_image_that_it_names(docker_socket, tmp_path):
+async def test_a_task_has_the_image_that_it_names(docker_socket, tmp_path):
     named = "ludus-test-task:1"
     (tmp_path / "Dockerfile").write_text(f"FROM {machinery.IMAGE}\nENV A=b\nWORKDIR /srv/work\n")
     engine = ("docker", "--host", f"unix://{docker_socket}")
@@ -167,7 +146,7 @@ def test_a_task_has_the_image_that_it_names(docker_socket, tmp_path):
     daemon = machinery.start_nomad(tmp_path / "nomad", docker_socket)
     nomad = next(daemon)
 
-    async def work() -> None:
+    try:
         fleet = open_fleet(Nomad(NomadSettings(address=nomad.address), {"token": nomad.token}))
         spec = SandboxSpec(disk_mb=16, image=ImageSpec(name=named))
         box = await fleet.create(spec)
@@ -180,9 +159,6 @@ def test_a_task_has_the_image_that_it_names(docker_socket, tmp_path):
         with pytest.raises(SandboxError, match="'nomad' pulls images by name, and /x has none"):
             await fleet.create(SandboxSpec(image=ImageSpec(folder="/x")))
         await fleet.close()
-
-    try:
-        finish(work)
     finally:
         daemon.close()
 
@@ -191,16 +167,14 @@ async def _nothing() -> None:
     pass
 
 
-def test_the_singularity_driver_runs_apptainer(apptainer, tmp_path, monkeypatch):
+async def test_the_singularity_driver_runs_apptainer(apptainer, open_folder, monkeypatch):
 
     command, root = apptainer
     monkeypatch.setenv("PATH", f"{command.parent}:/usr/sbin:/usr/bin:/sbin:/bin")
-    for part in (tmp_path, *list(tmp_path.parents)[:2]):
-        part.chmod(0o755)
-    daemon = machinery.start_nomad(tmp_path)
+    daemon = machinery.start_nomad(open_folder)
     nomad = next(daemon)
 
-    async def work() -> None:
+    try:
         settings = NomadSettings(address=nomad.address, driver="singularity", image=str(root), slots=2)
         config = build_job(settings, SPEC, "n", "t")["TaskGroups"][0]["Tasks"][0]["Config"]
         assert config["command"] == "apptainer"
@@ -213,9 +187,6 @@ def test_the_singularity_driver_runs_apptainer(apptainer, tmp_path, monkeypatch)
         assert (await box.exec("pwd; cat /secrets/slotd.json")).stdout == b"/workspace\n"
         await server.close()
         await backend.close()
-
-    try:
-        finish(work)
     finally:
         daemon.close()
 

@@ -3,20 +3,23 @@
 import asyncio
 import importlib.util
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
 import pytest
 
-from ludus.agent import Policy
 from ludus.envs.terminal_test import TerminalTest
+from ludus.harness import HarnessAgent
 from ludus.harness.known import KNOWN
 from ludus.models import Model
 from ludus.models.scripted import ScriptedModel, say
+from ludus.policy import Policy
 from ludus.rl.rows import build_rows
-from ludus.rollout import Job, run
+from ludus.rollout import run
+from ludus.runner import Job, Runner
 from ludus.sandbox.pool import Pool, PoolSettings
 from ludus.sandbox.remote.fleet import Fleet
 from ludus.types import Message, Rollout
@@ -41,25 +44,23 @@ def fleet(request) -> Callable[[], Fleet]:
     return request.getfixturevalue(f"{request.param}_fleet")
 
 
-def in_pool(fleet: Callable[[], Fleet], work: Callable[[Pool], Awaitable[T]]) -> T:
-    """Run `work` with a pool of a backend's slots, and end all of them."""
-
-    async def main() -> T:
-        slots = fleet()
-        try:
-            async with asyncio.timeout(300), Pool(slots.create, PoolSettings(max_slots=4)) as pool:
-                return await work(pool)
-        finally:
-            await slots.close()
-
-    return asyncio.run(main())
+@asynccontextmanager
+async def in_pool(fleet: Callable[[], Fleet]) -> AsyncGenerator[Pool]:
+    """A pool of a backend's slots. All of them are ended with it."""
+    slots = fleet()
+    try:
+        async with asyncio.timeout(300), Pool(slots.create, PoolSettings(max_slots=4)) as pool:
+            yield pool
+    finally:
+        await slots.close()
 
 
-def test_a_remote_agent_is_scored_and_its_rollout_is_a_training_row(fleet, agents):
+async def test_a_remote_agent_is_scored_and_its_rollout_is_a_training_row(fleet, agents):
     wanted = json.dumps({"name": "bash", "arguments": {"command": agents.MAKE}})
     model = agents.token_model([f"<tool_call>\n{wanted}\n</tool_call>", "Done."])
-    job = Job(agents.GREETING, Policy(model, harness=agents.TINY), seed=5)
-    rollout = in_pool(fleet, lambda pool: run(job, TerminalTest(), pool))
+    job = Job(agents.GREETING, Policy(model, agent=HarnessAgent(agents.TINY)), seed=5)
+    async with in_pool(fleet) as pool:
+        rollout = await run(job, Runner(TerminalTest(), pool))
     assert rollout.score is not None, rollout.failure
     assert rollout.score.passed
     assert rollout.exit is not None
@@ -68,22 +69,23 @@ def test_a_remote_agent_is_scored_and_its_rollout_is_a_training_row(fleet, agent
     last = model.engine.log[-1]
     assert row.tokens.ids == (*last.prompt, *last.ids)
     drawn = [number for number, sampled in zip(row.tokens.ids, row.tokens.sampled, strict=True) if sampled]
-    assert drawn == [number for draw in model.engine.log for number in draw.ids]
+    assert drawn == [number for sample in model.engine.log for number in sample.ids]
 
 
 @pytest.mark.parametrize("name", list(KNOWN))
-def test_a_real_agent_does_a_task_in_a_container(docker_single_fleet, agents, name):
+async def test_a_real_agent_does_a_task_in_a_container(docker_single_fleet, agents, name):
     harness = agents.real(KNOWN[name])
 
-    def once(model: Model, **fields: Any) -> Rollout:
-        job = Job(agents.GREETING, Policy(model, harness=harness, **fields), seed=5)
-        return in_pool(docker_single_fleet, lambda pool: run(job, TerminalTest(), pool))
+    async def once(model: Model, **fields: Any) -> Rollout:
+        job = Job(agents.GREETING, Policy(model, **fields, agent=HarnessAgent(harness)), seed=5)
+        async with in_pool(docker_single_fleet) as pool:
+            return await run(job, Runner(TerminalTest(), pool))
 
-    agents.check_task(KNOWN[name], once)
+    await agents.check_task(KNOWN[name], once)
 
 
-def test_a_remote_agent_is_cancelled_in_the_middle_of_a_model_call(docker_fleet, agents):
-    async def work(pool: Pool) -> None:
+async def test_a_remote_agent_is_cancelled_in_the_middle_of_a_model_call(docker_fleet, agents):
+    async with in_pool(docker_fleet) as pool:
         asked = asyncio.Event()
 
         async def think(*_: object) -> Message:
@@ -91,13 +93,11 @@ def test_a_remote_agent_is_cancelled_in_the_middle_of_a_model_call(docker_fleet,
             await asyncio.Event().wait()
             return say("Never.")
 
-        job = Job(agents.GREETING, Policy(ScriptedModel(think), harness=agents.TINY))
-        running = asyncio.create_task(run(job, TerminalTest(), pool))
+        job = Job(agents.GREETING, Policy(ScriptedModel(think), agent=HarnessAgent(agents.TINY)))
+        running = asyncio.create_task(run(job, Runner(TerminalTest(), pool)))
         await asked.wait()
         running.cancel()
         await asyncio.wait((running,))
         assert running.cancelled()
-        done = Job(agents.GREETING, Policy(ScriptedModel([say("Nothing.")]), harness=agents.TINY))
-        assert (await run(done, TerminalTest(), pool)).answer == "Nothing."
-
-    in_pool(docker_fleet, work)
+        done = Job(agents.GREETING, Policy(ScriptedModel([say("Nothing.")]), agent=HarnessAgent(agents.TINY)))
+        assert (await run(done, Runner(TerminalTest(), pool))).answer == "Nothing."

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from ludus.sandbox import Sandbox
 from ludus.sandbox.backends import BACKENDS
 
 
@@ -21,15 +20,17 @@ def _suite() -> dict[str, object]:
     return {name: test for name, test in tests.items() if "backend" in inspect.signature(test).parameters}
 
 
-globals().update(_suite())
+in_shared_loop = pytest.mark.asyncio(loop_scope="package")  # the loop of the pools
+globals().update({name: in_shared_loop(test) for name, test in _suite().items()})
 
 NASTY = ("'\"\\$`!(){}[]<>|&;#*?~ \t\n\r\x01\x7f", "\n\n", " ", "-n", "é世🦊", "%s%d\\0", "a" * 100_000)
 
 
-def test_special_characters_and_all_bytes_arrive_unchanged(backend, in_box):
+@in_shared_loop
+async def test_special_characters_and_all_bytes_arrive_unchanged(backend, in_box):
     from shlex import quote
 
-    async def test(box: Sandbox) -> None:
+    async with in_box(backend) as box:
         for text in NASTY:
             assert (await box.exec(f"printf %s {quote(text)}")).stdout == text.encode()
             assert (await box.exec("cat", stdin=text.encode())).stdout == text.encode()
@@ -39,16 +40,13 @@ def test_special_characters_and_all_bytes_arrive_unchanged(backend, in_box):
         await box.write("a b/'c'\n$d", everything)
         assert await box.read("a b/'c'\n$d") == everything
 
-    in_box(backend, test)
 
-
+@in_shared_loop
 @pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 262_144, 3_000_000])
-def test_output_of_any_size_arrives(backend, in_box, size):
-    async def test(box: Sandbox) -> None:
+async def test_output_of_any_size_arrives(backend, in_box, size):
+    async with in_box(backend) as box:
         await box.write("data", b"x" * size)
         assert await box.read("data") == b"x" * size
-
-    in_box(backend, test)
 
 
 def test_every_backend_passes_this_suite(request):

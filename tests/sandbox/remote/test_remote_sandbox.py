@@ -1,7 +1,5 @@
 """Slots of a real slotd, through the driver's classes: the handshake, what a slot starts with, and its limits."""
 
-import asyncio
-
 import pytest
 from tests.slotd_kit import needs_python, open_boxes, start_slotd
 
@@ -53,74 +51,62 @@ class FakeLink:
 
 
 @pytest.mark.parametrize("trusted", [False, True])
-def test_a_link_to_a_server_that_is_refused_is_closed(trusted):
+async def test_a_link_to_a_server_that_is_refused_is_closed(trusted):
     async def reply():
         return Frame({"version": 1, "python": "3.11", "isolation": "none", "why": "no namespaces"})
 
-    async def main() -> None:
-        link = FakeLink()
-        try:
-            info = await finish_handshake(link, reply(), slots=1, trusted=trusted, container=True)
-        except SandboxError:
-            assert not trusted
-        else:
-            assert info.isolation == "none"
-        assert link.closed == (not trusted)
-
-    asyncio.run(main())
+    link = FakeLink()
+    try:
+        info = await finish_handshake(link, reply(), slots=1, trusted=trusted, container=True)
+    except SandboxError:
+        assert not trusted
+    else:
+        assert info.isolation == "none"
+    assert link.closed == (not trusted)
 
 
 @needs_python
-def test_a_slot_starts_with_its_base_and_has_it_again_after_a_reset(tmp_path):
+async def test_a_slot_starts_with_its_base_and_has_it_again_after_a_reset(tmp_path):
     (tmp_path / "a").write_text("from the host")
 
-    async def main() -> None:
-        async with start_slotd() as (link, info):
-            (box,) = await open_boxes(link, info, base=(str(tmp_path),))
-            assert await box.read("a") == b"from the host"
-            await box.exec("rm a; touch b")
-            await box.reset()
-            assert (await box.exec("ls")).stdout == b"a\n"
-            with pytest.raises(SandboxError, match=r"sandbox.base '/no/such' cannot be used"):
-                await open_boxes(link, info, base=("/no/such",))
-
-    asyncio.run(main())
+    async with start_slotd() as (link, info):
+        (box,) = await open_boxes(link, info, base=(str(tmp_path),))
+        assert await box.read("a") == b"from the host"
+        await box.exec("rm a; touch b")
+        await box.reset()
+        assert (await box.exec("ls")).stdout == b"a\n"
+        with pytest.raises(SandboxError, match=r"sandbox.base '/no/such' cannot be used"):
+            await open_boxes(link, info, base=("/no/such",))
 
 
 @needs_python
-def test_the_server_is_told_when_a_slot_is_closed_and_ends_after_its_link():
-    async def main() -> None:
-        events: list[str] = []
+async def test_the_server_is_told_when_a_slot_is_closed_and_ends_after_its_link():
+    events: list[str] = []
 
-        async def note(event: str) -> None:
-            events.append(event)
+    async def note(event: str) -> None:
+        events.append(event)
 
-        async with start_slotd() as (link, info):
-            server = SlotServer(link, info, end=lambda: note("ended"), env={"A": "server", "B": "server"})
-            box = await server.open(SandboxSpec(disk_mb=32, env=(("A", "spec"),)), lambda: note("slot closed"))
-            assert (await box.exec("echo $A $B")).stdout == b"spec server\n"
-            await box.close()
-            with pytest.raises(SandboxError, match="closed"):
-                await box.exec("true")
-            assert server.alive and server.reusable
-            await server.close()
-            assert not server.alive
-        assert events == ["slot closed", "ended"]
-
-    asyncio.run(main())
+    async with start_slotd() as (link, info):
+        server = SlotServer(link, info, end=lambda: note("ended"), env={"A": "server", "B": "server"})
+        box = await server.open(SandboxSpec(disk_mb=32, env=(("A", "spec"),)), lambda: note("slot closed"))
+        assert (await box.exec("echo $A $B")).stdout == b"spec server\n"
+        await box.close()
+        with pytest.raises(SandboxError, match="closed"):
+            await box.exec("true")
+        assert server.alive and server.reusable
+        await server.close()
+        assert not server.alive
+    assert events == ["slot closed", "ended"]
 
 
 @needs_python
-def test_long_input_is_sent_in_parts(monkeypatch):
+async def test_long_input_is_sent_in_parts(monkeypatch):
     monkeypatch.setattr("ludus.sandbox.remote.remote_sandbox._PART_BYTES", 1000)
     data = bytes(range(256)) * 13
 
-    async def main() -> None:
-        async with start_slotd() as (link, info):
-            (box,) = await open_boxes(link, info)
-            assert (await box.exec("cat", stdin=data)).stdout == data
-
-    asyncio.run(main())
+    async with start_slotd() as (link, info):
+        (box,) = await open_boxes(link, info)
+        assert (await box.exec("cat", stdin=data)).stdout == data
 
 
 @pytest.mark.parametrize(

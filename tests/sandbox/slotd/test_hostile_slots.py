@@ -3,14 +3,15 @@
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests import attacks_kit
 from tests.attacks_kit import check_honest, run_attack
-from tests.slotd_kit import call, needs_python, open_boxes, start_slotd
+from tests.slotd_kit import call, find_folder, needs_python, open_boxes, start_slotd
 
 from ludus.sandbox.remote.link import StdioLink
 from ludus.sandbox.remote.remote_sandbox import RemoteSandbox
@@ -59,40 +60,32 @@ def kind(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-def in_slots(
-    kind: str, test: Callable[[list[RemoteSandbox], StdioLink], Awaitable[None]], count: int = 1, **spec: Any
-) -> None:
-    async def main() -> None:
-        (level, prefix), settings = KINDS[kind]
-        async with asyncio.timeout(240), start_slotd(*prefix, **settings) as (link, info):
-            assert info.isolation == level, info.why
-            await test(await open_boxes(link, info, count, **spec), link)
-
-    asyncio.run(main())
+@asynccontextmanager
+async def in_slots(kind: str, count: int = 1, **spec: Any) -> AsyncGenerator[tuple[list[RemoteSandbox], StdioLink]]:
+    (level, prefix), settings = KINDS[kind]
+    async with asyncio.timeout(240), start_slotd(*prefix, **settings) as (link, info):
+        assert info.isolation == level, info.why
+        yield await open_boxes(link, info, count, **spec), link
 
 
-def test_nothing_outlives_a_settle_and_answers_in_place_of_the_shell(kind):
-    async def attack(boxes: list[RemoteSandbox], link: StdioLink) -> None:
+async def test_nothing_outlives_a_settle_and_answers_in_place_of_the_shell(kind):
+    async with in_slots(kind, processes=256) as (boxes, _):
         (box,) = boxes
         for _ in range(2):
             await run_attack(box, attacks_kit.HIJACK, 8, 180)
             await check_honest(box)
 
-    in_slots(kind, attack, processes=256)
-
 
 @pytest.mark.parametrize("program", [attacks_kit.QUEUE_ORDERS, attacks_kit.JAM], ids=["queued", "jammed"])
-def test_what_an_agent_leaves_in_the_pipes_of_its_shell_is_gone(kind, program):
-    async def attack(boxes: list[RemoteSandbox], link: StdioLink) -> None:
+async def test_what_an_agent_leaves_in_the_pipes_of_its_shell_is_gone(kind, program):
+    async with in_slots(kind) as (boxes, _):
         (box,) = boxes
         await run_attack(box, program, seconds=3)
         await check_honest(box)
 
-    in_slots(kind, attack)
 
-
-def test_a_flood_of_the_status_pipe_is_refused(kind):
-    async def attack(boxes: list[RemoteSandbox], link: StdioLink) -> None:
+async def test_a_flood_of_the_status_pipe_is_refused(kind):
+    async with in_slots(kind) as (boxes, _):
         (box,) = boxes
         await run_attack(box, attacks_kit.FLOOD_STATUS, "${TMPDIR:-/tmp}")
         seen = [b"", b""]
@@ -103,11 +96,11 @@ def test_a_flood_of_the_status_pipe_is_refused(kind):
                 seen.append((await box.exec("cd ${TMPDIR:-/tmp} && tail -vn1 flood-*")).stdout)
         await check_honest(box)
 
-    in_slots(kind, attack)
 
-
-def test_full_and_blocked_folders_do_not_break_the_slot(kind):
-    async def attack(boxes: list[RemoteSandbox], link: StdioLink) -> None:
+async def test_full_and_blocked_folders_do_not_break_the_slot(kind):
+    if kind == "user":
+        pytest.skip("needs a container, whose disks are limited")
+    async with in_slots(kind, disk_mb=8) as (boxes, _):
         (box,) = boxes
         if kind != "none":  # there, a slot has no disk of its own
             await box.exec(attacks_kit.FILL_DISKS, timeout=60)
@@ -116,24 +109,20 @@ def test_full_and_blocked_folders_do_not_break_the_slot(kind):
         with pytest.raises(OSError):
             await box.write("/workspace/out.txt", b"x" * 5_000_000)
 
-    if kind == "user":
-        pytest.skip("needs a container, whose disks are limited")
-    in_slots(kind, attack, disk_mb=8)
 
-
-def test_folders_nested_thousands_deep_are_removed(kind):
-    async def attack(boxes: list[RemoteSandbox], link: StdioLink) -> None:
+async def test_folders_nested_thousands_deep_are_removed(kind):
+    async with in_slots(kind) as (boxes, _):
         (box,) = boxes
         await box.exec(f"python3 - <<'END'\n{attacks_kit.DEEP_FOLDERS}\nEND")
         await box.reset()
         assert (await box.exec("ls -A")).stdout == b""
         await check_honest(box)
 
-    in_slots(kind, attack)
 
-
-def test_one_slot_cannot_read_the_input_of_another(kind):
-    async def attack(boxes: list[RemoteSandbox], link: StdioLink) -> None:
+async def test_one_slot_cannot_read_the_input_of_another(kind):
+    if kind == "none":
+        pytest.skip("slots are not isolated there")
+    async with in_slots(kind, 2) as (boxes, link):
         one, two = boxes
         reading = asyncio.create_task(one.exec("cat >/dev/null; touch started; sleep 630.5", stdin=b"secret\n"))
         async with asyncio.timeout(60):
@@ -148,35 +137,25 @@ def test_one_slot_cannot_read_the_input_of_another(kind):
         reading.cancel()
         await asyncio.wait([reading])
 
-    if kind == "none":
-        pytest.skip("slots are not isolated there")
-    in_slots(kind, attack, 2)
-
 
 def _find_inputs(link: StdioLink) -> list[Path]:
     """The input files of a slotd's slots, by their names on this machine."""
-    root = Path(f"/proc/{link._channel.pid}/root")
-    folders = [*root.glob("var/lib/ludus-*"), *root.glob("var/tmp/ludus-*")]
-    return [Path("/", path.relative_to(root)) for each in folders for path in each.glob("*/io/in-*")]
+    return list(find_folder(link).glob("*/io/in-*"))
 
 
-def test_the_kernel_chooses_agents_before_slotd_when_memory_runs_out(kind):
-    async def attack(boxes: list[RemoteSandbox], link: StdioLink) -> None:
+async def test_the_kernel_chooses_agents_before_slotd_when_memory_runs_out(kind):
+    async with in_slots(kind) as (boxes, link):
         (box,) = boxes
-        adjustment = int(Path(f"/proc/{link._channel.pid}/oom_score_adj").read_text())  # noqa: ASYNC240
+        adjustment = int(Path(f"/proc/{link._channel.pid}/oom_score_adj").read_text())
         assert int((await box.exec("cat /proc/self/oom_score_adj")).stdout) > adjustment
         if KINDS[kind][0][0] == "namespaces":  # elsewhere an agent may lower it to 0
             lowered = await box.exec("sh -c 'echo 0 >/proc/self/oom_score_adj; cat /proc/self/oom_score_adj'")
             assert int(lowered.stdout) > adjustment
 
-    in_slots(kind, attack)
 
-
-def test_an_error_says_whose_doing_it_was(kind):
-    async def attack(boxes: list[RemoteSandbox], link: StdioLink) -> None:
+async def test_an_error_says_whose_doing_it_was(kind):
+    async with in_slots(kind) as (boxes, link):
         await call(link, {"op": "close", "slot": boxes[0]._remote._slot})
         with pytest.raises(Exception, match="no slot") as gone:
             await boxes[0].exec("true")
         assert gone.value.evidence.outside  # type: ignore[attr-defined]
-
-    in_slots(kind, attack)

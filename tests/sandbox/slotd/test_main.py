@@ -1,6 +1,5 @@
 """The start of slotd."""
 
-import asyncio
 import os
 import subprocess
 from pathlib import Path
@@ -24,15 +23,12 @@ def program(tmp_path):
     return path
 
 
-def test_a_driver_of_another_version_is_refused(monkeypatch):
-    async def main() -> None:
-        build_bundle()  # before the version changes
-        monkeypatch.setattr(frames, "VERSION", 99)
-        with pytest.raises(SandboxError, match="speaks version 99"):
-            async with start_slotd():
-                pass
-
-    asyncio.run(main())
+async def test_a_driver_of_another_version_is_refused(monkeypatch):
+    build_bundle()  # before the version changes
+    monkeypatch.setattr(frames, "VERSION", 99)
+    with pytest.raises(SandboxError, match="speaks version 99"):
+        async with start_slotd():
+            pass
 
 
 def test_wrong_arguments_print_the_usage(program):
@@ -86,22 +82,19 @@ def find_older_pythons() -> list[str]:
 
 
 @pytest.mark.parametrize("python", find_older_pythons() or [None])
-def test_slotd_runs_under_older_pythons(python):
+async def test_slotd_runs_under_older_pythons(python):
     if python is None:
         pytest.skip("no Python before 3.11 here")
 
-    async def main() -> None:
-        async with start_slotd(python=python) as (link, info):
-            assert info.python.startswith(python.rpartition("python")[2])
-            (box,) = await open_boxes(link, info)
-            assert (await box.exec("echo on; echo err >&2; exit 3")).exit_code == 3
-            assert (await box.exec("sleep 60", timeout=0.2)).timed_out
-            await box.write("file", bytes(1 << 20))
-            assert len(await box.read("file")) == 1 << 20
-            await box.settle()
-            await box.reset()
-            with pytest.raises(FileNotFoundError):
-                await box.read("file")
-            assert (await call(link, {"op": "hello"})).head["slots"] == 1
-
-    asyncio.run(main())
+    async with start_slotd(python=python) as (link, info):
+        assert info.python.startswith(python.rpartition("python")[2])
+        (box,) = await open_boxes(link, info)
+        assert (await box.exec("echo on; echo err >&2; exit 3")).exit_code == 3
+        assert (await box.exec("sleep 60", timeout=0.2)).timed_out
+        await box.write("file", bytes(1 << 20))
+        assert len(await box.read("file")) == 1 << 20
+        await box.settle()
+        await box.reset()
+        with pytest.raises(FileNotFoundError):
+            await box.read("file")
+        assert (await call(link, {"op": "hello"})).head["slots"] == 1

@@ -1,6 +1,5 @@
 """The processes of a slot without namespaces."""
 
-import asyncio
 import os
 import subprocess
 import time
@@ -17,34 +16,28 @@ USER, STRANGER = 0x6FFF_1000 + os.getpid(), 0x6FFE_1000 + os.getpid()
 
 
 @needs_python
-def test_processes_are_found_by_their_mark():
-    async def main() -> None:
-        async with start_slotd(as_root=True) as (link, info):
-            assert (info.isolation, info.why) == ("none", "slots run as root")
-            one, two = await open_boxes(link, info, 2)
-            marks = [
-                (await box.exec("echo $LUDUS_SLOT; setsid sleep 614.5 & echo $!")).stdout.split() for box in (one, two)
-            ]
-            assert marks[0][0] != marks[1][0]
-            await one.settle()
-            alive = [Path(f"/proc/{pid.decode()}").exists() for _, pid in marks]  # noqa: ASYNC240
-            assert alive == [False, True]
-
-    asyncio.run(main())
+async def test_processes_are_found_by_their_mark():
+    async with start_slotd(as_root=True) as (link, info):
+        assert (info.isolation, info.why) == ("none", "slots run as root")
+        one, two = await open_boxes(link, info, 2)
+        marks = [
+            (await box.exec("echo $LUDUS_SLOT; setsid sleep 614.5 & echo $!")).stdout.split() for box in (one, two)
+        ]
+        assert marks[0][0] != marks[1][0]
+        await one.settle()
+        alive = [Path(f"/proc/{pid.decode()}").exists() for _, pid in marks]
+        assert alive == [False, True]
 
 
 @needs_python
-def test_an_orphan_without_a_mark_ends_with_the_next_settle():
-    async def main() -> None:
-        async with start_slotd(as_root=True) as (link, info):
-            one, two = await open_boxes(link, info, 2)
-            pid = (await one.exec("(env -i setsid sleep 614.75 >/dev/null 2>&1 & echo $!)")).stdout.decode().strip()
-            kept = (await two.exec("(setsid sleep 614.25 >/dev/null 2>&1 & echo $!)")).stdout.decode().strip()
-            await one.settle()
-            assert not Path(f"/proc/{pid}").exists()  # noqa: ASYNC240
-            assert Path(f"/proc/{kept}").exists()  # noqa: ASYNC240
-
-    asyncio.run(main())
+async def test_an_orphan_without_a_mark_ends_with_the_next_settle():
+    async with start_slotd(as_root=True) as (link, info):
+        one, two = await open_boxes(link, info, 2)
+        pid = (await one.exec("(env -i setsid sleep 614.75 >/dev/null 2>&1 & echo $!)")).stdout.decode().strip()
+        kept = (await two.exec("(setsid sleep 614.25 >/dev/null 2>&1 & echo $!)")).stdout.decode().strip()
+        await one.settle()
+        assert not Path(f"/proc/{pid}").exists()
+        assert Path(f"/proc/{kept}").exists()
 
 
 def start_as_user(program: str) -> "subprocess.Popen[bytes]":

@@ -1,16 +1,17 @@
 """A slot with an image: the whole root of a container, of which the slot changes its own copy. Here that is the root of
 this machine."""
 
-import asyncio
 import os
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.slotd_kit import needs_python, open_boxes, start_slotd
+from tests.slotd_kit import find_folder, needs_python, open_boxes, start_slotd
 
+from ludus.sandbox.remote.link import StdioLink
 from ludus.sandbox.remote.remote_sandbox import RemoteSandbox
 from ludus.sandbox.slotd.root_view import list_ranges
 
@@ -29,24 +30,22 @@ def test_which_users_a_slot_knows(known: str, ranges: str):
     assert list_ranges(known) == ranges
 
 
-def in_slot(test: Callable[[RemoteSandbox], Awaitable[None]], **spec: Any) -> None:
-    async def main() -> None:
-        async with start_slotd(view="root") as (link, info):
-            assert info.isolation == "namespaces", info.why
-            (box,) = await open_boxes(link, info, **spec)
-            await test(box)
-
-    asyncio.run(main())
+@asynccontextmanager
+async def in_slot(**spec: Any) -> AsyncGenerator[tuple[RemoteSandbox, StdioLink]]:
+    async with start_slotd(view="root") as (link, info):
+        assert info.isolation == "namespaces", info.why
+        (box,) = await open_boxes(link, info, **spec)
+        yield box, link
 
 
 @needs_python
 @needs_root
-def test_root_may_change_every_file_of_its_own_copy_and_nothing_else():
-    async def look(box: RemoteSandbox) -> None:
+async def test_root_may_change_every_file_of_its_own_copy_and_nothing_else():
+    async with in_slot() as (box, link):
         done = await box.exec("id -u; rm /etc/passwd; touch /usr/x; chown 7 /usr/x; stat -c %u /usr/x; ls /var/lib")
         assert done.stdout.startswith(b"0\n7\n")
-        assert b"ludus-" not in done.stdout
-        assert (Path("/etc/passwd").exists(), Path("/usr/x").exists()) == (True, False)  # noqa: ASYNC240
+        assert find_folder(link).name not in done.text
+        assert (Path("/etc/passwd").exists(), Path("/usr/x").exists()) == (True, False)
         status = (await box.exec("cat /proc/self/status")).stdout.decode()
         assert re.findall(r"Cap(?:Prm|Eff|Bnd):\s+(\w+)", status) == ["00000000000000fb"] * 3
         assert "NoNewPrivs:\t1" in status
@@ -65,13 +64,11 @@ def test_root_may_change_every_file_of_its_own_copy_and_nothing_else():
         ):
             assert (await box.exec(attempt)).exit_code != 0, attempt
 
-    in_slot(look)
-
 
 @needs_python
 @needs_root
-def test_settle_reset_and_the_changes_of_a_slot():
-    async def look(box: RemoteSandbox) -> None:
+async def test_settle_reset_and_the_changes_of_a_slot():
+    async with in_slot() as (box, _):
         await box.exec("mkdir /new; echo x >/new/x; rm -r /usr/share/doc; (setsid sleep 643.5 &)")
         await box.settle()
         assert (await box.exec("echo /proc/[0-9]*; cat /new/x")).stdout == b"/proc/1 /proc/2\nx\n"
@@ -82,15 +79,11 @@ def test_settle_reset_and_the_changes_of_a_slot():
             b"1\n/usr/share/doc\n"
         )
 
-    in_slot(look)
-
 
 @needs_python
 @needs_root
-def test_the_disk_is_limited_and_low_ports_are_free():
-    async def look(box: RemoteSandbox) -> None:
+async def test_the_disk_is_limited_and_low_ports_are_free():
+    async with in_slot(disk_mb=8) as (box, _):
         assert b"No space left" in (await box.exec("head -c 20M /dev/zero >/big")).stderr
         listen = "import socket; socket.create_server(('127.0.0.1', 80)); print('listens')"
         assert (await box.exec(f'/usr/bin/python3 -c "{listen}"')).stdout == b"listens\n"
-
-    in_slot(look, disk_mb=8)

@@ -2,7 +2,8 @@
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -10,44 +11,39 @@ from ludus.errors import SandboxError
 from ludus.sandbox.slotd.slot_port import PIECE_BYTES, NumberedRequests, SlotPort, listen_in_slot
 
 
-def run_with_port(test: Callable[[SlotPort], Awaitable[None]]) -> None:
-    async def main() -> None:
-        port = listen_in_slot("name", None)
-        try:
-            await test(port)
-        finally:
-            await port.close()
-            await asyncio.sleep(0)  # transports close their sockets in the next round of the loop
-
-    asyncio.run(main())
+@asynccontextmanager
+async def open_slot_port() -> AsyncGenerator[SlotPort]:
+    port = listen_in_slot("name", None)
+    try:
+        yield port
+    finally:
+        await port.close()
+        await asyncio.sleep(0)  # transports close their sockets in the next round of the loop
 
 
-def test_a_repeated_request_is_not_carried_out_again():
-    async def main() -> None:
-        requests: NumberedRequests[int] = NumberedRequests()
-        runs = 0
+async def test_a_repeated_request_is_not_carried_out_again():
+    requests: NumberedRequests[int] = NumberedRequests()
+    runs = 0
 
-        async def work() -> int:
-            nonlocal runs
-            runs += 1
-            return runs
+    async def work() -> int:
+        nonlocal runs
+        runs += 1
+        return runs
 
-        first = requests.submit(1, work)
-        assert requests.submit(1, work) is first
-        with pytest.raises(ValueError, match="request 2 is out of turn"):
-            requests.submit(2, work)  # the first is still running
-        assert await first == 1
-        assert await requests.submit(1, work) == 1
-        assert await requests.submit(2, work) == 2
-        for number in (1, 4):
-            with pytest.raises(ValueError, match="out of turn"):
-                requests.submit(number, work)
-
-    asyncio.run(main())
+    first = requests.submit(1, work)
+    assert requests.submit(1, work) is first
+    with pytest.raises(ValueError, match="request 2 is out of turn"):
+        requests.submit(2, work)  # the first is still running
+    assert await first == 1
+    assert await requests.submit(1, work) == 1
+    assert await requests.submit(2, work) == 2
+    for number in (1, 4):
+        with pytest.raises(ValueError, match="out of turn"):
+            requests.submit(number, work)
 
 
-def test_a_connection_is_read_in_pieces_and_its_directions_end_apart():
-    async def test(port: SlotPort) -> None:
+async def test_a_connection_is_read_in_pieces_and_its_directions_end_apart():
+    async with open_slot_port() as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port.number)
         await port.accept(1)
         stream = port.get_stream(1)
@@ -69,11 +65,9 @@ def test_a_connection_is_read_in_pieces_and_its_directions_end_apart():
         writer.close()
         await writer.wait_closed()
 
-    run_with_port(test)
 
-
-def test_a_closed_port_aborts_its_connections_and_refuses_new_ones():
-    async def test(port: SlotPort) -> None:
+async def test_a_closed_port_aborts_its_connections_and_refuses_new_ones():
+    async with open_slot_port() as port:
         number = port.number
         reader, writer = await asyncio.open_connection("127.0.0.1", number)
         await port.accept(1)
@@ -86,21 +80,16 @@ def test_a_closed_port_aborts_its_connections_and_refuses_new_ones():
         writer.close()
         await writer.wait_closed()
 
-    run_with_port(test)
 
-
-def test_a_socket_of_the_slots_network_serves_one_port_after_another():
-    async def main() -> None:
-        with socket.socket() as network_socket:
-            for name in ("one", "two"):
-                port = listen_in_slot(name, network_socket)
-                _, writer = await asyncio.open_connection("127.0.0.1", port.number)
-                await port.accept(1)
-                number = port.number
-                await port.close()
-                with pytest.raises(ConnectionRefusedError):
-                    await asyncio.open_connection("127.0.0.1", number)
-                writer.close()
-                await writer.wait_closed()
-
-    asyncio.run(main())
+async def test_a_socket_of_the_slots_network_serves_one_port_after_another():
+    with socket.socket() as network_socket:
+        for name in ("one", "two"):
+            port = listen_in_slot(name, network_socket)
+            _, writer = await asyncio.open_connection("127.0.0.1", port.number)
+            await port.accept(1)
+            number = port.number
+            await port.close()
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection("127.0.0.1", number)
+            writer.close()
+            await writer.wait_closed()

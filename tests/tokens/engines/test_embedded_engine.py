@@ -1,21 +1,23 @@
 """Token mode on a real engine with real weights. Skipped if there are none."""
 
-import asyncio
 import json
 import os
+from contextlib import asynccontextmanager
 
 import pytest
 
-from ludus.agent import Limits, Policy, take_turns
+from ludus.agent import take_turns
 from ludus.errors import ConfigError
-from ludus.models.embedded import EmbeddedRuntime, EmbeddedSettings
+from ludus.models.embedded import EmbeddedRuntime
+from ludus.models.settings import EmbeddedSettings
 from ludus.models.weights import find_cache, find_weights
+from ludus.policy import Limits, Policy
 from ludus.rl.row_checks import Vocabulary, check_rows
 from ludus.tokens.codec import Codec
 from ludus.tokens.engines.embedded_engine import EmbeddedEngine
+from ludus.tokens.model import TokenModel
 from ludus.tokens.sequences import TokenStep, build_sequences
-from ludus.tokens.token_model import TokenModel
-from ludus.tokens.token_session import TokenSession
+from ludus.tokens.session import TokenSession
 from ludus.types import Message, Sampling, ToolSpec
 
 
@@ -28,25 +30,22 @@ def weights():
         pytest.skip(str(error))
 
 
-def with_model(weights, work):
-    """`work(model)` against the running engine."""
-
-    async def main():
-        engine = EmbeddedEngine(
-            EmbeddedSettings(weights=str(weights), threads=1),
-            EmbeddedRuntime(cache=weights.parent, slots=1, context=512),
-        )
-        model = TokenModel(engine, Codec.open(weights, "hermes", template="chatml"))
-        try:
-            await work(model)
-        finally:
-            await model.close()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def open_model(weights):
+    """A model on the running engine."""
+    engine = EmbeddedEngine(
+        EmbeddedSettings(weights=str(weights), threads=1),
+        EmbeddedRuntime(cache=weights.parent, slots=1, context=512),
+    )
+    model = TokenModel(engine, Codec.open(weights, "hermes", template="chatml"))
+    try:
+        yield model
+    finally:
+        await model.close()
 
 
 async def second_pass(engine, row):
-    """What the engine says anew about every sampled id. It is made to draw them, which changes no probability that it
+    """What the engine says anew about every sampled id. It is made to sample them, which changes no probability that it
     tells. In the same steps as before, as rounding differs between one id at a time and many at once."""
     await engine.generate([5, 6, 7], Sampling(max_tokens=1))  # forget
     again = []
@@ -96,13 +95,11 @@ async def logprobs_of_ids_inside_a_character(model):
     assert min(got.logprobs[place - 1] for place in inside) > -40
 
 
-def test_token_mode_on_the_embedded_model(weights):
-    async def work(model):
+async def test_token_mode_on_the_embedded_model(weights):
+    async with open_model(weights) as model:
         await exact_rows_and_a_second_pass(model)
         await several_samples_and_stop_strings(model)
         await logprobs_of_ids_inside_a_character(model)
-
-    with_model(weights, work)
 
 
 def test_the_models_own_template_refuses_tools(weights):
@@ -112,13 +109,13 @@ def test_the_models_own_template_refuses_tools(weights):
     assert "drops_tools" in {finding.code for finding in model.findings}
 
 
-def test_a_call_and_json_are_forced_on_a_real_engine(weights):
+async def test_a_call_and_json_are_forced_on_a_real_engine(weights):
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     word = {"enum": ["yes", "no"]}
     tool = ToolSpec("add", "Adds.", schema)
     form = {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": word}}}
 
-    async def work(model):
+    async with open_model(weights) as model:
         opening = (Message("user", "Say hello."),)
         forced = await model.complete(opening, (tool,), Sampling(max_tokens=64, seed=1, tool_choice="required"))
         assert [call.name for call in forced.message.calls] == ["add"]
@@ -127,5 +124,3 @@ def test_a_call_and_json_are_forced_on_a_real_engine(weights):
         assert json.loads(written.message.content) in ("yes", "no")
         steps = [TokenStep(each.tokens, each.splice, each.guided) for each in (forced, written)]
         assert not any(sampled for row in build_sequences(steps) for sampled in row.tokens.sampled)
-
-    with_model(weights, work)

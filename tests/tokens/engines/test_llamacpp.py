@@ -3,15 +3,17 @@
 import json
 
 import pytest
-from tests.engine_kit import edit_reply, fail_engine, run_engine
+from tests.engine_kit import edit_reply, fail_engine, open_engine
 
 from ludus.models.server import BadReply, ServerSettings
 from ludus.tokens.engines.llamacpp import LISTED, IdsMissing, LlamaCppEngine, LlamaCppStreamReader, _vary_seed
 from ludus.types import Finish, Sampling
 
 
-def test_llamacpp_refuses_probabilities_of_other_tokens(tokens):
-    words, _ = fail_engine(tokens, "llamacpp", edit_reply("llamacpp", ("completion_probabilities", 0, "id"), 99999))
+async def test_llamacpp_refuses_probabilities_of_other_tokens(tokens):
+    words, _ = await fail_engine(
+        tokens, "llamacpp", edit_reply("llamacpp", ("completion_probabilities", 0, "id"), 99999)
+    )
     assert "different tokens" in words
 
 
@@ -60,36 +62,33 @@ def test_ids_that_end_inside_a_character_have_no_logprob():
 
 
 @pytest.mark.parametrize("listed", [LISTED[:1], LISTED])
-def test_a_logprob_that_the_reply_lacks_is_asked_for(tokens, listed):
+async def test_a_logprob_that_the_reply_lacks_is_asked_for(tokens, listed):
     """The second id has no probability. It is in the shorter list, or only in the longer one."""
-    prompts, drawn = [], []
+    prompts, sampled = [], []
 
     def answer(path, reply):
         if path != LlamaCppEngine.path:
             return reply
-        if not drawn:
-            drawn.extend(reply["tokens"])
+        if not sampled:
+            sampled.extend(reply["tokens"])
             del reply["completion_probabilities"][1]
             return reply
         prompts.append(len(prompts))
-        ids = drawn[1:2] if len(prompts) == len(listed) else []
+        ids = sampled[1:2] if len(prompts) == len(listed) else []
         lists = [{"id": each, "logprob": -7.5} for each in (99, *ids)]
         return {"completion_probabilities": [{"id": 64, "logprob": -9.0, "top_logprobs": lists}]}
 
-    async def work(engine, server):
+    async with open_engine(tokens, "llamacpp", mangle=answer) as (engine, server):
         (got,) = await engine.generate([1, 2], Sampling(max_tokens=99))
-        bodies = [body for path, body in server.requests if path == engine.path]
-        return got, bodies[1:]
-
-    got, asked = run_engine(tokens, "llamacpp", work, mangle=answer)
-    assert list(got.ids) == drawn and len(set(got.ids[:2])) == 2
+        _, *asked = [body for path, body in server.requests if path == engine.path]
+    assert list(got.ids) == sampled and len(set(got.ids[:2])) == 2
     assert got.logprobs[1] == -7.5 and None not in got.logprobs
     assert [body["n_probs"] for body in asked] == list(listed)
     assert all((body["prompt"], body["n_predict"]) == ([1, 2, got.ids[0]], 1) for body in asked)
 
 
 @pytest.mark.parametrize("useless", [{}, [], {"completion_probabilities": [{"top_logprobs": []}]}])
-def test_a_reply_stays_whole_if_a_logprob_cannot_be_found(tokens, useless):
+async def test_a_reply_stays_whole_if_a_logprob_cannot_be_found(tokens, useless):
     asked = []
 
     def answer(path, reply):
@@ -101,11 +100,8 @@ def test_a_reply_stays_whole_if_a_logprob_cannot_be_found(tokens, useless):
         del reply["completion_probabilities"][1]
         return reply
 
-    async def work(engine, _):
+    async with open_engine(tokens, "llamacpp", mangle=answer) as (engine, _):
         (got,) = await engine.generate([1, 2], Sampling(max_tokens=99))
-        return got
-
-    got = run_engine(tokens, "llamacpp", work, mangle=answer)
     assert got.logprobs.index(None) == 1 and got.logprobs.count(None) == 1 and len(asked) > 1
     assert got.text
 

@@ -11,8 +11,8 @@ from ludus.types import Finish, Sampling
 
 
 @pytest.mark.parametrize("triples", [[[-1.0]], [5], [[-1.0, "5", None]], [[-1.0, True, None]]], ids=str)
-def test_sglang_refuses_what_are_no_triples(tokens, triples):
-    words, _ = fail_engine(tokens, "sglang", edit_reply("sglang", PLACES["sglang"]["logprobs"], triples))
+async def test_sglang_refuses_what_are_no_triples(tokens, triples):
+    words, _ = await fail_engine(tokens, "sglang", edit_reply("sglang", PLACES["sglang"]["logprobs"], triples))
     assert "triples" in words
 
 

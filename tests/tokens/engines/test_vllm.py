@@ -71,35 +71,30 @@ def test_ids_of_an_answer_of_tokenize():
     assert read_tokens(None) is None
 
 
-def test_the_key_is_sent_and_a_refused_key_is_reported(tokens):
-    async def main():
-        async def handler(reader, writer):
-            head = await reader.readuntil(b"\r\n\r\n")
-            keys.append(b"Bearer secret-key" in head)
-            body = json.dumps({"error": "no"}).encode()
-            writer.write(b"HTTP/1.1 401 No\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
-            await writer.drain()
-            writer.close()
-
-        server = await asyncio.start_server(handler, "127.0.0.1", 0)
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        engine = VllmEngine(ServerSettings(name="m"), Endpoint(url, api_key="secret-key"))
-        with pytest.raises(ModelError, match="the key is not accepted"):
-            await engine.tokenize("x")
-        await engine.close()
-        server.close()
-        await server.wait_closed()
-
+async def test_the_key_is_sent_and_a_refused_key_is_reported(tokens):
     keys: list[bool] = []
-    asyncio.run(main())
+
+    async def handler(reader, writer):
+        head = await reader.readuntil(b"\r\n\r\n")
+        keys.append(b"Bearer secret-key" in head)
+        body = json.dumps({"error": "no"}).encode()
+        writer.write(b"HTTP/1.1 401 No\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(handler, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    engine = VllmEngine(ServerSettings(name="m"), Endpoint(url, api_key="secret-key"))
+    with pytest.raises(ModelError, match="the key is not accepted"):
+        await engine.tokenize("x")
+    await engine.close()
+    server.close()
+    await server.wait_closed()
     assert keys == [True]
 
 
-def test_an_engine_that_does_not_run_is_a_model_error(tokens):
-    async def main():
-        engine = VllmEngine(ServerSettings(base_url="http://127.0.0.1:9", name="m", retry=QUICK))
-        with pytest.raises(ModelError, match="Is the engine running"):
-            await engine.tokenize("x")
-        await engine.close()
-
-    asyncio.run(main())
+async def test_an_engine_that_does_not_run_is_a_model_error(tokens):
+    engine = VllmEngine(ServerSettings(base_url="http://127.0.0.1:9", name="m", retry=QUICK))
+    with pytest.raises(ModelError, match="Is the engine running"):
+        await engine.tokenize("x")
+    await engine.close()

@@ -3,20 +3,19 @@
 LUDUS_TEST_VLLM is its address, LUDUS_TEST_VLLM_MODEL the folder that it serves, with the tokenizer in it.
 """
 
-import asyncio
 import os
 
 import pytest
 
-from ludus.models.openai import OpenAISettings
 from ludus.models.server import ServerSettings
+from ludus.models.settings import OpenAISettings
 from ludus.rl.row_checks import Vocabulary, check_rows
 from ludus.tokens.capture import CapturedChatModel
 from ludus.tokens.codec import Codec
 from ludus.tokens.engines.vllm import VllmEngine
+from ludus.tokens.model import TokenModel
 from ludus.tokens.sequences import TokenStep, build_sequences
-from ludus.tokens.token_model import TokenModel
-from ludus.tokens.token_session import TokenSession
+from ludus.tokens.session import TokenSession
 from ludus.types import Message, Sampling
 
 URL = os.environ.get("LUDUS_TEST_VLLM", "")
@@ -42,7 +41,7 @@ def build_rows(done):
     return build_sequences([TokenStep(completion.tokens, completion.splice) for completion in done])
 
 
-def test_a_conversation_is_one_exact_row_and_a_second_pass_agrees():
+async def test_a_conversation_is_one_exact_row_and_a_second_pass_agrees():
     async def main():
         engine = VllmEngine(ServerSettings(base_url=URL, name=MODEL))
         model = TokenModel(engine, make_codec())
@@ -58,31 +57,27 @@ def test_a_conversation_is_one_exact_row_and_a_second_pass_agrees():
         finally:
             await model.close()
 
-    model, row, again = asyncio.run(main())
+    model, row, again = await main()
     assert [v for v in row.tokens.logprobs if v is not None] == pytest.approx(again, abs=0.02)
     good, report = check_rows([row], Vocabulary(size=model.codec.tokenizer.size))
     assert good == [row] and not report.fatal
 
 
-def test_several_samples_stops_and_lengths():
-    async def main():
-        model = TokenModel(VllmEngine(ServerSettings(base_url=URL, name=MODEL)), make_codec())
-        session = TokenSession(model.codec)
-        opening = (Message("user", "Count to ten."),)
-        try:
-            many = await model.sample(session, opening, (), Sampling(max_tokens=6, seed=4), 3)
-            (stopped,) = await model.sample(session, opening, (), Sampling(max_tokens=40, temperature=0.0, stop=("e",)))
-        finally:
-            await model.close()
-        return many, stopped, session
-
-    many, stopped, session = asyncio.run(main())
+async def test_several_samples_stops_and_lengths():
+    model = TokenModel(VllmEngine(ServerSettings(base_url=URL, name=MODEL)), make_codec())
+    session = TokenSession(model.codec)
+    opening = (Message("user", "Count to ten."),)
+    try:
+        many = await model.sample(session, opening, (), Sampling(max_tokens=6, seed=4), 3)
+        (stopped,) = await model.sample(session, opening, (), Sampling(max_tokens=40, temperature=0.0, stop=("e",)))
+    finally:
+        await model.close()
     assert len({reply.tokens.ids for reply in many}) > 1
     assert "e" not in stopped.message.content
     assert len(session.build_sequences()) == 4
 
 
-def test_chat_with_token_ids_is_captured_exactly():
+async def test_chat_with_token_ids_is_captured_exactly():
     async def main():
         model = CapturedChatModel(OpenAISettings(base_url=f"{URL}/v1", name=MODEL))
         try:
@@ -90,7 +85,7 @@ def test_chat_with_token_ids_is_captured_exactly():
         finally:
             await model.close()
 
-    done = asyncio.run(main())
+    done = await main()
     rows = build_rows(done)
     assert sum(sum(row.tokens.sampled) for row in rows) == sum(c.usage.completion_tokens for c in done)
     good, report = check_rows(rows)

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from ludus.reflact.ledger.ledger_settings import LedgerTuning
 from ludus.reflact.ledger.line_records import Line, LineChange, LineLedger, LineProposal, Situation, compute_logit
+from ludus.reflact.ledger.settings import LedgerTuning
 from ludus.reflact.ledger.situations import find_label
 from ludus.skill import Edit, Skill
 

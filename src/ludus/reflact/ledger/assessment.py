@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping, Sequence
 from msgspec.structs import replace
 
 from ludus.reflact.ledger.beliefs import KindSlope, compute_normal_cdf, compute_side_effect, compute_slopes
-from ludus.reflact.ledger.ledger_settings import LedgerTuning
 from ludus.reflact.ledger.line_records import (
     Assessment,
     Line,
@@ -20,6 +19,7 @@ from ludus.reflact.ledger.line_records import (
     compute_logit,
     compute_sigmoid,
 )
+from ludus.reflact.ledger.settings import LedgerTuning
 
 _HARM_FROM = compute_logit(0.3)
 """The log-odds from which suspected harm counts."""

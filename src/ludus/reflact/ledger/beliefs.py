@@ -114,6 +114,37 @@ def compute_slopes(ledger: LineLedger, called: Mapping[str, Sequence[str]]) -> d
     return {kind: KindSlope(len(all_) / total, math.fsum(all_) / len(all_)) for kind, all_ in densities.items()}
 
 
+def predict_pass_rate(ledger: LineLedger, lines: Sequence[Line]) -> float | None:
+    """The share of the tasks seen that should pass with a text that has these lines, by everything that rollouts have
+    said so far. None if none has said anything."""
+    if not ledger.seen:
+        return None
+    called = {situation.label: frozenset(situation.called) for situation in ledger.situations}
+    chances = [
+        _predict(ledger.beliefs, task, kind, lines, [line for line in lines if task in called.get(line.situation, ())])
+        for task, kind in ledger.seen.items()
+    ]
+    return math.fsum(chances) / len(chances)
+
+
+def _predict(
+    beliefs: Mapping[str, Gaussian], task: str, kind: str, lines: Sequence[Line], called: Sequence[Line]
+) -> float:
+    """The probability that a task passes: that its score is positive, whatever the effects are."""
+    parts = [
+        (1.0, beliefs.get("base", _BASE)),
+        (1.0, beliefs.get(f"kind/{kind}", _KIND)),
+        (1.0, beliefs.get(f"task/{task}", _TASK)),
+        *((1.0, beliefs.get(name_effect(line.id, kind), _EFFECT)) for line in lines),
+        *((1.0, beliefs.get(f"help/{line.id}", _HELP)) for line in called),
+        (float(len(lines)), beliefs.get("any effect", _ANY_EFFECT)),
+        (float(len(called)), beliefs.get("any help", _ANY_HELP)),
+    ]
+    mean = math.fsum(times * belief.mean for times, belief in parts)
+    variance = 1.0 + math.fsum(times * times * belief.variance for times, belief in parts)
+    return compute_normal_cdf(mean / math.sqrt(variance))
+
+
 def compute_side_effect(ledger: LineLedger, line: Line, slopes: Mapping[str, KindSlope]) -> SideEffect:
     """The side effect of a line, averaged over the tasks seen. It is small, so the slope is enough."""
     get, prefix = ledger.beliefs.get, name_effect(line.id, "")

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from ludus.reflact.ledger.beliefs import update_beliefs
-from ludus.reflact.ledger.ledger_settings import LedgerTuning
 from ludus.reflact.ledger.line_records import Line, LineLedger, Reading, Situation
+from ludus.reflact.ledger.settings import LedgerTuning
 from ludus.reflact.ledger.situations import find_label
 
 _MOST_WEIGHT = 5.0

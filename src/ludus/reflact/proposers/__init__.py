@@ -17,7 +17,7 @@ To write your own, subclass `Proposer` and define `name` and `reflect`:
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from ludus.errors import ConfigError
 from ludus.reflact.items import Item, credit_merged, describe_item
@@ -118,3 +118,12 @@ def merge_equal_items(items: Sequence[Item]) -> tuple[Item, ...]:
     for item in items:
         kept.setdefault(describe_item(item), []).append(item)
     return tuple(same[0] if len(same) == 1 else credit_merged(same[0], same, same[0].level) for same in kept.values())
+
+
+@runtime_checkable
+class BringsProposer(Protocol):
+    """An environment that brings a proposer, in place of the one that the settings name."""
+
+    def make_proposer(self) -> Proposer | None:
+        """None: it has none after all."""
+        ...

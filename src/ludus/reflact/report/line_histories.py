@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from ludus.reflact.ledger.credit import add_readings
-from ludus.reflact.ledger.ledger_settings import LedgerTuning
 from ludus.reflact.ledger.line_records import Assessment, Line, LineLedger, Situation
+from ludus.reflact.ledger.settings import LedgerTuning
 from ludus.reflact.records import Record, Step
 
 

@@ -3,6 +3,7 @@
     steps.jsonl        a line for the baseline, each step and each end of an epoch, as they happen
     summary.json       the result of the run, its claim first
     best/SKILL.md      the skill that is shipped; until the end, the best one so far
+    best-on-selection/SKILL.md  the one with the highest score on the selection split (recipe `reflact`)
     final/SKILL.md     the current skill; at the end, the final one
     report.html        everything as a page
     trajectories.html  every rollout as a page, by the part of the run; written when the run ends
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ludus.encoding import to_json
 from ludus.reflact.gate import Gate
 from ludus.reflact.records import Claim, MeasuredSkill, Record, Summary
 from ludus.reflact.report.training_page import render_page, sum_times
@@ -27,13 +29,13 @@ from ludus.reflact.report.transcripts_page import TRANSCRIPTS, render_transcript
 from ludus.reflact.stages.evaluate import compute_score
 from ludus.reflact.train_settings import TrainSettings
 from ludus.reflact.training_run import RECORDS
-from ludus.skill import render_file
+from ludus.skill import Skill, render_file
 from ludus.store import RunDir
-from ludus.types import to_json
 
 STEPS = "steps.jsonl"
 SUMMARY = "summary.json"
 BEST = "best/SKILL.md"
+BEST_ON_SELECTION = "best-on-selection/SKILL.md"
 FINAL = "final/SKILL.md"
 REPORT = "report.html"
 
@@ -122,8 +124,10 @@ class RunRecorder:
         if len(self.records) >= self.known:
             self._drop_lines_after()
         if isinstance(record, Summary) or len(self.records) >= self.known:  # else the files are newer than this record
-            self._write_skill(BEST, record.state.best)
-            self._write_skill(FINAL, record.state.current)
+            self._write_skill(BEST, record.state.best.skill)
+            self._write_skill(FINAL, record.state.current.skill)
+            if (best := _find_best_on_selection(record)) is not None:
+                self._write_skill(BEST_ON_SELECTION, best)
         if time.monotonic() - self._reported > _EVERY:
             self.write_report()
 
@@ -153,7 +157,14 @@ class RunRecorder:
             self._lines = self._lines[:count]
             self._run.write(STEPS, (line + b"\n" for line in self._lines))
 
-    def _write_skill(self, name: str, measured: MeasuredSkill) -> None:
-        if self._skills.get(name) != measured.skill.text:
-            self._skills[name] = measured.skill.text
-            self._run.write(name, render_file(measured.skill, *self._head).encode())
+    def _write_skill(self, name: str, skill: Skill) -> None:
+        if self._skills.get(name) != skill.text:
+            self._skills[name] = skill.text
+            self._run.write(name, render_file(skill, *self._head).encode())
+
+
+def _find_best_on_selection(record: Record) -> Skill | None:
+    """The skill with the highest score on the selection split so far; None where nothing is measured there."""
+    if not isinstance(record, Summary):
+        return None if record.state.ledger else record.state.best.skill
+    return record.best_on_selection.skill if record.best_on_selection else None

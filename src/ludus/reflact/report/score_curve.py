@@ -2,17 +2,22 @@
 
 Each candidate is a dot with its 95 % interval: filled if it was accepted, hollow if not. There are three lines: the
 score of the current skill, the score of the best skill as a wide band behind it, and, fainter, the share of train
-rollouts that passed. There are two drawings with the same content, for wide and for narrow screens: the page shows one.
+rollouts that passed. With the recipe `ledger` no text is measured before the end, and each train rollout has a text of
+its own. So the line is what the text that would ship should score by all evidence so far, the fainter one is the same
+for the initial skill, and the dots are the measurements of shipping. There are two drawings with the same content, for
+wide and for narrow screens: the page shows one.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
 
-from ludus.reflact.gate import Gate, Measure, project
-from ludus.reflact.records import Baseline, EpochEnd, Record, Step
+from ludus.reflact.gate import Gate, Measure, project, score
+from ludus.reflact.ledger.beliefs import predict_pass_rate
+from ludus.reflact.ledger.line_records import LineLedger
+from ludus.reflact.records import Baseline, EpochEnd, Record, Step, Summary
 from ludus.reflact.report.html_tags import Html, el, join_html
 from ludus.reflact.stages.evaluate import compute_score
 from ludus.stats import Interval, compute_interval
@@ -53,13 +58,18 @@ class Curve(Struct, frozen=True):
     epochs: tuple[int, ...]
     """The steps after which an epoch ended."""
     steps: int
+    expected: bool = False
+    """Whether the lines are expected from evidence, not measured: `current` is the text that would ship, and `train` is
+    the initial skill."""
 
 
 def make_curve(records: Sequence[Record], gate: Gate) -> Curve:
     """The numbers of the drawing, from the records."""
+    if any(isinstance(record.state.ledger, LineLedger) for record in records):
+        return _make_expected_curve(records, gate)
     measured = [r for r in records if isinstance(r, Baseline | Step)]
-    current = [(r.state.step, score) for r in measured if (score := compute_score(gate, r.state.current)) is not None]
-    best = [(r.state.step, score) for r in measured if (score := compute_score(gate, r.state.best)) is not None]
+    current = [(r.state.step, now) for r in measured if (now := compute_score(gate, r.state.current)) is not None]
+    best = [(r.state.step, most) for r in measured if (most := compute_score(gate, r.state.best)) is not None]
     steps = [r for r in records if isinstance(r, Step)]
     return Curve(
         tuple(current),
@@ -69,6 +79,40 @@ def make_curve(records: Sequence[Record], gate: Gate) -> Curve:
         tuple(r.state.step for r in records if isinstance(r, EpochEnd)),
         max([1, *(step.number for step in steps)]),
     )
+
+
+def _make_expected_curve(records: Sequence[Record], gate: Gate) -> Curve:
+    """The numbers of a run with the recipe `ledger`."""
+    steps = [r for r in records if isinstance(r, Step)]
+    ledgers = [(step.number, step.state.ledger) for step in steps if isinstance(step.state.ledger, LineLedger)]
+    shipping = [(number, predict_pass_rate(each, each.get_lines(each.working))) for number, each in ledgers]
+    initial = [(number, predict_pass_rate(each, ())) for number, each in ledgers]
+    last = max([1, *(step.number for step in steps)])
+    return Curve(
+        tuple((number, score) for number, score in shipping if score is not None),
+        (),
+        tuple((number, score) for number, score in initial if score is not None),
+        tuple(_list_shipping_dots(records, gate, last)),
+        (),
+        last,
+        expected=True,
+    )
+
+
+def _list_shipping_dots(records: Sequence[Record], gate: Gate, last: int) -> Iterator[Dot]:
+    """The initial skill and the candidates as they were measured for shipping, at the last step."""
+    summary = records[-1]
+    if not isinstance(summary, Summary) or summary.shipment is None:
+        return
+    shipment = summary.shipment
+    measured = [("initial skill", summary.state.initial.skill, shipment.initial)]
+    measured += [(each.origin, each.skill, each.measure) for each in shipment.candidates]
+    for name, skill, measure in measured:
+        found = score(gate, skill, measure)
+        if found is not None:
+            shipped = skill.hash == shipment.shipped
+            words = f"{name}, {'shipped' if shipped else 'measured for shipping'}"
+            yield Dot(last, found, compute_score_interval(measure, gate), words, shipped)
 
 
 def _make_dot(step: Step, gate: Gate) -> Dot | None:
@@ -115,7 +159,7 @@ def _draw_on(screen: Screen, data: Curve) -> Html:
             el("polyline", f"curve {name}", points=" ".join(at.trace_line(points, stairs=stairs)), fill="none")
         )
     parts += [at.draw_dot(dot) for dot in data.dots]
-    if data.current:
+    if data.current and not data.expected:
         parts.append(el("circle", "dot accepted", cx=at.to_x(0), cy=at.to_y(data.current[0][1]), r=4.0))
     box = f"0 0 {screen.width:g} {screen.height:g}"
     return el("svg", f"plot {screen.name}", *parts, viewBox=box, role="img", aria_label="Score by step")

@@ -9,7 +9,7 @@ import base64
 import difflib
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +29,7 @@ from ludus.reflact.records import (
     Summary,
     UnusableReply,
     count_exclusions,
+    count_suspects,
 )
 from ludus.reflact.report.html_tags import Html, el, join_html, make_table
 from ludus.reflact.report.line_cards import render_lines
@@ -131,11 +132,13 @@ def _render_body(settings: TrainSettings, records: Sequence[Record], linked: boo
         yield el("p", f"claim {'positive' if last.claim.gain else 'zero'}", last.claim.sentence)
     if isinstance(last, Summary) and last.canaries is not None:
         yield el("p", f"verdict {'negative' if last.canaries.suspicious else 'zero'}", last.canaries.describe())
+    if suspects := count_suspects(get_spent(records)):
+        yield el("p", "verdict negative", f"{suspects} rollouts are suspect: the agent may have changed their verdict")
     if warning := warn_of_exclusions(*count_exclusions(records)):
         yield el("p", "verdict negative", warning)
     curve = make_curve(records, settings.gate)
     measured = f"Score on the selection split: {METRICS[settings.gate.metric]}"
-    yield el("h2", "", measured if curve.current else "Share of train rollouts that passed")
+    yield el("h2", "", "What the text that would ship should score" if curve.expected else measured)
     yield draw_curve(curve)
     yield draw_legend(_describe_curve(curve))
     if isinstance(last, Summary):
@@ -148,14 +151,49 @@ def _render_body(settings: TrainSettings, records: Sequence[Record], linked: boo
     yield from _render_parts(records, linked)
     yield el("h2", "", "Costs")
     yield el("div", "card", _render_costs(get_spent(records)), _render_times(records))
-    yield el("h2", "", "The best skill")
-    yield el("div", "document", last.state.best.skill.text or "(empty)")
+    shipped = "shipped" if isinstance(last, Summary) else "best so far"
+    if settings.recipe == "ledger" and not isinstance(last, Summary):
+        shipped = "would ship now"
+    yield el("h2", "", f"The skill: initial and {shipped}")
+    yield _render_side_by_side(last.state.initial.skill, _find_shipping(settings, last), shipped)
+
+
+def _find_shipping(settings: TrainSettings, last: Record) -> Skill:
+    """The skill that is shipped; in a run that goes on, the one that would be."""
+    is_open = settings.recipe == "ledger" and not isinstance(last, Summary)
+    return last.state.current.skill if is_open else last.state.best.skill
+
+
+def _render_side_by_side(initial: Skill, shipped: Skill, name: str) -> Html:
+    """Two texts beside each other, with the lines that only one of them has marked."""
+    before, after = initial.text.splitlines(), shipped.text.splitlines()
+    same = difflib.SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks()
+    kept = {place for block in same for place in range(block.a, block.a + block.size)}
+    stayed = {place for block in same for place in range(block.b, block.b + block.size)}
+    return el(
+        "div",
+        "beside",
+        _render_text("initial", before, kept, "removed"),
+        _render_text(name if before != after else f"{name}: the same text", after, stayed, "added"),
+    )
+
+
+def _render_text(name: str, lines: Sequence[str], same: Collection[int], kind: str) -> Html:
+    shown = [el("div", "" if place in same else kind, line) for place, line in enumerate(lines)]
+    return el("div", "", el("h3", "", name), el("div", "diff", *(shown or [el("div", "place", "(empty)")])))
 
 
 def _describe_curve(curve: Curve) -> dict[str, str]:
     """What the legend says about each kind of line and dot."""
-    if not curve.current:  # no gate, so nothing was measured on the selection split
-        return {"train": "share of train rollouts that passed, each with a text of its own"}
+    if curve.expected:
+        return {
+            "current": "the text that would ship: share of train tasks that should pass, by all evidence so far",
+            "train": "the initial skill, in the same way",
+            **({"accepted": "shipped: measured on the selection split"} if any(d.accepted for d in curve.dots) else {}),
+            **({"rejected": "not shipped: measured on it too", "whisker": "95 % interval"} if curve.dots else {}),
+        }
+    if not curve.current:
+        return {"train": "share of train rollouts that passed"}
     now = f" ({format_number(curve.current[-1][1])})"
     most = f" ({format_number(curve.best[-1][1])})" if curve.best else ""
     return {
@@ -171,8 +209,8 @@ def _describe_curve(curve: Curve) -> dict[str, str]:
 
 def _render_products(summary: Summary, gate: Gate) -> Iterable[Html]:
     three = {"initial": summary.initial, "best": summary.best, "final": summary.final}
-    rows = [_make_product_row(name, product) for name, product in three.items()]
-    fresh = summary.shipment is not None and summary.shipment.initial.marks
+    rows = [_make_product_row(name, product) for name, product in name_products(summary).items()]
+    fresh = has_fresh_scores(summary)
     selection = f"selection: {METRICS[gate.metric]}, {'fresh' if fresh else 'biased'}"
     yield make_table(("skill", "from", selection, "test: passed", "95 %", "test: partial credit"), rows)
     tests = {name: product.test.kinds for name, product in three.items() if product.test is not None}
@@ -184,6 +222,20 @@ def _render_products(summary: Summary, gate: Gate) -> Iterable[Html]:
     yield make_table(("type of task", "tasks", *(f"{name}: passed, 95 %" for name in tests)), rows)
 
 
+def name_products(summary: Summary) -> dict[str, Product]:
+    """The skills that a run ends with. The best one on the selection split is named if another one is shipped."""
+    products = {"initial": summary.initial, "best": summary.best, "final": summary.final}
+    best = summary.best_on_selection
+    if best is not None and best.skill not in [product.skill for product in products.values()]:
+        products["best on selection"] = best
+    return products
+
+
+def has_fresh_scores(summary: Summary) -> bool:
+    """Whether the scores on the selection split were measured for shipping. Else the best one was chosen for its."""
+    return summary.shipment is not None and summary.shipment.fresh and bool(summary.shipment.initial.marks)
+
+
 def _format_passed(bucket: ScoreBucket) -> str:
     return " · ".join(filter(None, [format_number(bucket.hard), format_interval(bucket.interval)]))
 
@@ -191,6 +243,7 @@ def _format_passed(bucket: ScoreBucket) -> str:
 def _make_product_row(name: str, product: Product) -> tuple[str, ...]:
     bucket = product.test.overall if product.test else ScoreBucket(0, 0, None, None, None)
     marks = (format_number(bucket.hard), format_interval(bucket.interval), format_number(bucket.soft))
+    marks = (f"not tested: {product.untested}", "", "") if product.untested else marks
     return (name, f"{product.origin} ({product.skill.hash})", format_number(product.selection), *marks)
 
 
@@ -264,7 +317,7 @@ def _render_step(step: Step, before: Skill, links: _TaskLinks) -> Html:
             _render_section("Tasks with a lower score", el("div", "from", links.list_tasks(step.verdict.worse)))
         )
     inside += [_render_section(*_describe_reflection(reflection, links)) for reflection in step.reflections]
-    inside += _render_events(step.events)
+    inside += [*_render_events(step.events), *_render_warnings(step.warnings)]
     title = f"step {step.number} · epoch {step.epoch}"
     return _render_card(_KINDS.get(step.action, "zero"), step.action, title, " · ".join(filter(None, facts)), *inside)
 
@@ -287,7 +340,7 @@ def _render_epoch_end(end: EpochEnd, before: Skill, links: _TaskLinks) -> Html:
         inside.append(_render_section("Guidance", _render_diff(before, slow.candidate)))
     if end.memory:
         inside.append(_render_section("Optimizer memory", el("div", "document", end.memory)))
-    inside += _render_events(end.events)
+    inside += [*_render_events(end.events), *_render_warnings(end.warnings)]
     words = " · ".join(filter(None, [_describe_verdict(slow.verdict), f"memory: {end.memory_action}"]))
     return _render_card(_KINDS.get(slow.action, "zero"), slow.action, f"end of epoch {end.epoch}", words, *inside)
 
@@ -353,6 +406,10 @@ def _render_events(events: Iterable[UnusableReply]) -> list[Html]:
         )
         for event in events
     ]
+
+
+def _render_warnings(warnings: Iterable[str]) -> list[Html]:
+    return [_render_section("Warning", el("div", "verdict negative", warning)) for warning in warnings]
 
 
 def _render_diff(before: Skill, after: Skill) -> Html:

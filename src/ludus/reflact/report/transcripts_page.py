@@ -10,11 +10,12 @@ from typing import Protocol
 from urllib.parse import quote
 
 from ludus.batch import make_group_row
+from ludus.encoding import to_json
 from ludus.reflact.records import Baseline, EpochEnd, Record, Step, Summary
 from ludus.reflact.rollout_origins import Origin, read_origins
 from ludus.reflact.training_run import read_parts
 from ludus.trajectory_page import render_page
-from ludus.types import Group, Rollout, to_json
+from ludus.types import Group, Rollout
 
 TRANSCRIPTS = "trajectories.html"
 UNFINISHED = "not finished"

@@ -13,7 +13,7 @@ from ludus.reflact.measure import Trial
 from ludus.reflact.proposers import Proposer, View, check_result
 from ludus.reflact.records import Reflection
 from ludus.reflact.splits import TrainBatch
-from ludus.reflact.training_run import Run
+from ludus.reflact.training_run import TrainingRun
 from ludus.types import Rollout
 
 T = TypeVar("T")
@@ -35,14 +35,16 @@ class _RolloutStream:
 
 
 async def roll_and_reflect(
-    run: Run, view: View, batches: Sequence[TrainBatch], clock: Clock
+    run: TrainingRun, view: View, batches: Sequence[TrainBatch], clock: Clock
 ) -> tuple[list[list[Rollout]], list[Reflection]]:
     """The rollouts of each batch, and the reflections on them."""
     trials = [Trial(view.skill, task, batch.seed) for batch in batches for task in batch.tasks]
     loop = asyncio.get_running_loop()
     slots: list[asyncio.Future[Rollout]] = [loop.create_future() for _ in trials]
     async with open_task_group() as group:
-        rolling = group.create_task(run.runner.roll(trials, "rollout", lambda index, it: slots[index].set_result(it)))
+        rolling = group.create_task(
+            run.runner.run_trials(trials, "rollout", lambda index, it: slots[index].set_result(it))
+        )
         reading = [
             group.create_task(_reflect(run.proposer, view, number, _RolloutStream(part)))
             for number, part in enumerate(_split_by_batch(slots, batches), 1)

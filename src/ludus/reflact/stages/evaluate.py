@@ -2,7 +2,7 @@
 
 A candidate is measured on the selection split and compared with the current skill. If the current text was not measured
 yet (after forced guidance or added notes), it is measured together with the candidate, and becomes the best skill if it
-is better. At the end the initial skill and the one that is shipped are run on the test split, together.
+is better. At the end the initial skill, the one that is shipped and the final one are run on the test split, together.
 
 With a rule that may decide early (`ludus.reflact.early_gates`) the candidate is measured block by block, and only until
 the decision is clear. The current skill is measured where it has too few rollouts: a partial measure is completed, and
@@ -21,7 +21,7 @@ from ludus.reflact.measure import Trial, make_measure
 from ludus.reflact.records import MeasuredSkill, Product, RunState, ScoreBucket, SplitScores
 from ludus.reflact.splits import FinishedSkills
 from ludus.reflact.stages.race import measure_until_clear
-from ludus.reflact.training_run import Run
+from ludus.reflact.training_run import TrainingRun
 from ludus.skill import Skill
 from ludus.stats import compute_interval
 from ludus.types import Rollout, Task
@@ -35,7 +35,9 @@ class Judgement(Struct, frozen=True):
     measure: Measure | None = None
 
 
-async def evaluate(run: Run, state: RunState, candidate: Skill | None, origin: str, step: int, gate: Gate) -> Judgement:
+async def evaluate(
+    run: TrainingRun, state: RunState, candidate: Skill | None, origin: str, step: int, gate: Gate
+) -> Judgement:
     """Measure a candidate and let the gate decide."""
     if candidate is None:
         return Judgement(state)
@@ -55,7 +57,7 @@ async def evaluate(run: Run, state: RunState, candidate: Skill | None, origin: s
     return Judgement(state, verdict, measure)
 
 
-async def _measure_fully(run: Run, state: RunState, candidate: Skill, gate: Gate) -> tuple[RunState, Measure]:
+async def _measure_fully(run: TrainingRun, state: RunState, candidate: Skill, gate: Gate) -> tuple[RunState, Measure]:
     """The measure of a candidate on all items. A current skill that was not measured is measured beside it."""
     unmeasured = [state.current.skill] if state.current.measure is None and gate.enabled else []
     measure, *current_measure = await measure_on_selection(run, [candidate, *unmeasured], "evaluate")
@@ -65,7 +67,7 @@ async def _measure_fully(run: Run, state: RunState, candidate: Skill, gate: Gate
 
 
 async def _measure_early(
-    run: Run, state: RunState, candidate: Skill, step: int, gate: Gate
+    run: TrainingRun, state: RunState, candidate: Skill, step: int, gate: Gate
 ) -> tuple[RunState, Measure]:
     """The measure of a candidate as far as the decision needs it. The current skill's measure is completed."""
     refresh = gate.refresh and state.current.skill != state.initial.skill
@@ -101,7 +103,7 @@ def set_measure(state: RunState, measure: Measure, gate: Gate) -> RunState:
     return replace(state, current=current, best=current if better else state.best)
 
 
-async def measure_on_selection(run: Run, skills: Sequence[Skill], stage: str) -> list[Measure]:
+async def measure_on_selection(run: TrainingRun, skills: Sequence[Skill], stage: str) -> list[Measure]:
     """Measure each skill on the selection split."""
     settings = run.settings
     return await run.runner.measure(
@@ -131,14 +133,15 @@ class TestResult(Struct, frozen=True):
     scores: SplitScores
 
 
-async def run_test(run: Run, finished: FinishedSkills) -> dict[Skill, TestResult]:
-    """Run the initial and the shipped skill on the test split, with equal seeds. Only this unseals it."""
+async def run_test(run: TrainingRun, finished: FinishedSkills) -> dict[Skill, TestResult]:
+    """Run the finished skills on the test split, with equal seeds. Only this unseals it."""
     settings = run.settings
     tasks = run.splits.test.unseal(finished)[: settings.test_size or None]
-    skills = list(dict.fromkeys([finished.initial, finished.best]))
+    final = [finished.final] if settings.tests_final else []
+    skills = list(dict.fromkeys([finished.initial, finished.best, *final]))
     replicates = range(settings.test_replicates)
     trials = [Trial(skill, task, settings.seed, r) for skill in skills for task in tasks for r in replicates]
-    rollouts = await run.runner.roll(trials, "test")
+    rollouts = await run.runner.run_trials(trials, "test")
     size = len(tasks) * settings.test_replicates
     return {
         skill: summarize_test(skill, tasks, rollouts[number * size : (number + 1) * size])
@@ -158,8 +161,8 @@ def summarize_test(skill: Skill, tasks: Sequence[Task], rollouts: Sequence[Rollo
     return TestResult(measure, scores)
 
 
-def make_product(gate: Gate, measured: MeasuredSkill, tested: SplitScores | None) -> Product:
-    """One of the skills at the end of the run, with all its scores."""
+def make_product(gate: Gate, measured: MeasuredSkill, tested: SplitScores | None, untested: str = "") -> Product:
+    """One of the skills at the end of the run, with all its scores. `untested`: why it has no test result, if so."""
     measure = measured.measure or Measure(measured.skill.hash)
     return Product(
         measured.skill,
@@ -169,6 +172,7 @@ def make_product(gate: Gate, measured: MeasuredSkill, tested: SplitScores | None
         measure.hard,
         measure.soft,
         tested,
+        "" if tested else untested,
     )
 
 

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from ludus.reflact.early_gates import EarlyRule, split_blocks
 from ludus.reflact.gate import Contender, Gate, Measure
 from ludus.reflact.measure import Trial, make_measure
-from ludus.reflact.training_run import Run
+from ludus.reflact.training_run import TrainingRun
 from ludus.skill import Skill
 from ludus.types import Rollout
 
 
 async def measure_until_clear(
-    run: Run, candidate: Skill, current: Contender, step: int, gate: Gate, refresh: bool
+    run: TrainingRun, candidate: Skill, current: Contender, step: int, gate: Gate, refresh: bool
 ) -> tuple[Measure, Measure]:
     """The measures of the candidate and of the current skill that the decision needs.
 
@@ -44,7 +44,7 @@ class _AllAtOnce(EarlyRule):
 class _Race:
     """The rollouts of the two skills so far, by item."""
 
-    def __init__(self, run: Run, candidate: Skill, current: Contender) -> None:
+    def __init__(self, run: TrainingRun, candidate: Skill, current: Contender) -> None:
         self._run = run
         self._tasks = {task.id: task for task in run.selection}
         self._candidate = candidate
@@ -61,7 +61,7 @@ class _Race:
             *self._make_trials(self._current.skill, lacking, current),
         ]
         earlier = [rollout for part in (*self._own.values(), *self._more.values()) for rollout in part]
-        rollouts = iter(await self._run.runner.roll(trials, "evaluate", earlier=earlier))
+        rollouts = iter(await self._run.runner.run_trials(trials, "evaluate", earlier=earlier))
         for found, part, times in ((self._own, items, own), (self._more, lacking, current)):
             size = self._run.settings.selection_replicates * times
             found |= {item: [next(rollouts) for _ in range(size)] for item in part}

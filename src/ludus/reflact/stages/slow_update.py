@@ -13,13 +13,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ludus.reflact.gate import mean
-from ludus.reflact.measure import Runner, Trial, is_success
+from ludus.reflact.measure import SkillRunner, Trial, is_success
 from ludus.reflact.proposers import View
 from ludus.reflact.records import MeasuredSkill, RunState, SlowReport, UnusableReply
-from ludus.reflact.splits import derive_slow_seed, draw_sample
+from ludus.reflact.splits import derive_slow_seed, sample_some
 from ludus.reflact.stages.evaluate import evaluate
 from ludus.reflact.train_settings import PairPolicy
-from ludus.reflact.training_run import Run
+from ludus.reflact.training_run import TrainingRun
 from ludus.reflact.transcript import describe_verdict, fit_texts, render_heading, render_turns
 from ludus.skill import Skill, read_guidance, set_guidance
 from ludus.types import Rollout, Task
@@ -70,16 +70,16 @@ def filter_pairs(pairs: Sequence[Pair], policy: PairPolicy) -> list[Pair]:
     return [pair for pair in pairs if (pair.category in changed) == (policy == "changed")]
 
 
-async def compare_skills(runner: Runner, view: View, previous: Skill, tasks: Sequence[Task]) -> list[Pair]:
+async def compare_skills(runner: SkillRunner, view: View, previous: Skill, tasks: Sequence[Task]) -> list[Pair]:
     """Run both skills and pair their rollouts. The policy `changed` runs more tasks until it has enough pairs."""
     slow, settings = view.settings.slow, view.settings
     seed = derive_slow_seed(settings.seed, view.epoch)
-    order = list(draw_sample(tasks, len(tasks), seed))
+    order = list(sample_some(tasks, len(tasks), seed))
     pairs: list[Pair] = []
     wanted = slow.samples
     while order and wanted > 0:
         part, order = order[:wanted], order[wanted:]
-        rollouts = await runner.roll(
+        rollouts = await runner.run_trials(
             [Trial(skill, task, seed) for skill in (previous, view.skill) for task in part], "slow"
         )
         pairs += filter_pairs(
@@ -142,7 +142,7 @@ async def write_guidance(view: View, previous: Skill, pairs: Sequence[Pair]) -> 
     )
 
 
-async def apply_guidance(run: Run, state: RunState, reply: SlowReply) -> tuple[RunState, SlowReport]:
+async def apply_guidance(run: TrainingRun, state: RunState, reply: SlowReply) -> tuple[RunState, SlowReport]:
     """Put guidance into the current skill: if it passes the gate, or always and then unmeasured (`slow.gated`)."""
     candidate = set_guidance(state.current.skill, reply.guidance)
     origin = f"slow_update_epoch_{state.epoch:02d}"

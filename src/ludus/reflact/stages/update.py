@@ -93,6 +93,7 @@ async def _rewrite(view: View, items: Sequence[Item]) -> Update:
         otherwise="the step made no candidate",
         check=lambda reply: "" if reply.document.strip() else "its document is empty",
         tokens=view.settings.rewrite_tokens,
+        extra=view.settings.rewrite_extra,
     )
     if isinstance(reply, UnusableReply):
         return Update(None, tuple(Fate(item, "no_rewrite") for item in items))

@@ -5,12 +5,14 @@
 
 | module | what is in it |
 |---|---|
-| `api_settings` | the `api` section |
+| `ludus.rl.server_settings` | the `api` section |
 | `posted_groups` | what a posted group must be; checks it without decoding its numbers |
 | `check_pool` | processes that do that beside the server |
+| `large_bodies` | a process for each body that is too large for these |
 | `batching` | which groups make the next batch: pure functions over the backlog |
-| `api_state` | the state of a run as a function of its events |
+| `state` | the state of a run as a function of its events |
+| `log_records` | the records of the log as bytes; reads past damage |
 | `group_log` | events and groups on disk: append, recover, remove |
 | `trajectory_run` | state and log together: every change is on disk before it is answered |
-| `api_service` | the HTTP routes |
+| `service` | the HTTP routes |
 """

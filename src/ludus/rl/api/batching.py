@@ -12,7 +12,7 @@ A batch has exactly `batch_size` sequences and whole groups. Rules, in their ord
 """
 
 import heapq
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
@@ -51,6 +51,9 @@ class Backlog:
 
     def __len__(self) -> int:
         return len(self._groups)
+
+    def __contains__(self, id: int) -> bool:
+        return id in self._groups
 
     def __iter__(self) -> Iterator[QueuedGroup]:
         """All groups in the order of arrival."""
@@ -215,6 +218,8 @@ def find_combination(sizes: Sequence[int], target: int) -> list[int]:
     The wire answers a group that is smaller or larger than its environment's groups with `buffered` until others
     complete it.
     """
+    if not can_reach(Counter(sizes), target):
+        return []
     lanes = {
         number: OrderedDict([(number, QueuedGroup(number, size, None, 0, 0, 0, 0, 0))])
         for number, size in enumerate(sizes)

@@ -4,8 +4,9 @@
     checker: check_group ──> JSON into the same slot ──> packet (what the group is, or why it is refused) ──> server
 
 The server's process keeps the whole state; checkers know nothing but the body. A body goes to a checker if one has
-room, and its size is worth the way. Otherwise the server checks it itself, so nothing waits for a checker. If a checker
-dies, the bodies that it had are checked by the server.
+room, and its size is worth the way. Otherwise the server checks it itself, so nothing waits for a checker; a large one
+is checked in a process of its own (`large_bodies`). If a checker dies, the bodies that it had are checked by the
+server.
 """
 
 import asyncio
@@ -22,6 +23,7 @@ from collections.abc import Callable
 import msgspec
 from msgspec import Struct
 
+from ludus.rl.api.large_bodies import LARGE
 from ludus.rl.api.posted_groups import BadGroup, CheckedGroup, check_group
 
 SLOT_BYTES = 8 * 1024 * 1024
@@ -103,8 +105,8 @@ class CheckPool:
             self._memory.close()
             self._memory = None
 
-    def check(self, body: bytes) -> "CheckedGroup | asyncio.Future[CheckedGroup]":
-        """Check a group: here, or in a checker that has room.
+    def check(self, body: bytes) -> "CheckedGroup | asyncio.Future[CheckedGroup] | None":
+        """Check a group: here, or in a checker that has room. None: it is too large for either.
 
         Raises:
             BadGroup: it was checked here and is refused. A future raises it too.
@@ -112,7 +114,7 @@ class CheckPool:
         checker = min((each for each in self._checkers if each.ready), key=_count_waiting, default=None)
         worth = SMALLEST <= len(body) <= SLOT_BYTES
         if not worth or checker is None or len(checker.waiting) >= PER_CHECKER or self._memory is None:
-            return check_group(body)
+            return check_group(body) if len(body) < LARGE else None
         slot = self._free.pop()
         start = slot * SLOT_BYTES * 2
         self._memory[start : start + len(body)] = body

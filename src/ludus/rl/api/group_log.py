@@ -1,15 +1,19 @@
 """Events and groups on disk: an append-only log in segments.
 
     DIR/segment-00000007.log     record, record, record, …
-    record = head (magic, lengths, checksum) + event (msgpack) + the bodies of the event's groups
+    record = event (msgpack) + the bodies of the event's groups, with checksums and a copy of the event (`log_records`)
 
 The first record of a segment is the whole state, so recovery reads the newest segment only, and older segments are
 needed only for the bodies of groups that still wait. A segment without such groups is removed.
 
 A record is complete or it does not count. After a kill, an incomplete one at the end is cut off: its post was never
-answered. A segment appears under its name when its first record is complete. If the disk is full, the record is taken
-back and the caller gets an error; a small reserve is released for events without bodies, so that batches can still be
-given out, which makes room.
+answered. What the disk has changed is told and counted (`state.Losses`): a damaged event is read from its copy, a
+damaged body costs its group, and if both copies of an event are damaged, that record is left out and the next ones
+count. After damage a new segment is begun, so that it is told once.
+
+A segment appears under its name when its first record is complete. If the disk is full, the record is taken back and
+the caller gets an error; a small reserve is released for events without bodies, so that batches can still be given out,
+which makes room.
 
 A write reaches the operating system before the post is answered: a killed process loses nothing. What the operating
 system has not written yet is lost when the machine stops, unless it is flushed before the answer (`prepare_sync`).
@@ -18,8 +22,7 @@ system has not written yet is lost when the machine stops, unless it is flushed 
 import errno
 import fcntl
 import os
-import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from zlib import crc32
@@ -27,18 +30,15 @@ from zlib import crc32
 import msgspec
 
 from ludus.errors import StoreError
-from ludus.rl.api.api_state import ApiState, Event, GroupsPosted, Place, StateRecord
 from ludus.rl.api.batching import QueuedGroup
+from ludus.rl.api.log_records import EVENT, STATE, Damage, LogRecord, build_record, measure_head, read_records
+from ludus.rl.api.state import DAMAGED, ApiState, Event, GroupsDropped, GroupsPosted, Losses, Place, StateRecord
 
 SEGMENT_BYTES = 256 * 1024 * 1024
 RESERVE_BYTES = 1024 * 1024
 MOST_PARTS = 512
 """How many parts are written by one system call; more are joined first."""
 
-_HEAD = struct.Struct("<4sIII")
-"""Magic, length of the event, length of the bodies, checksum of the event."""
-_EVENT = b"LEV1"
-_STATE = b"LST1"
 _encode = msgspec.msgpack.Encoder().encode
 _decode_event = msgspec.msgpack.Decoder(Event).decode
 _decode_state = msgspec.msgpack.Decoder(StateRecord).decode
@@ -112,14 +112,14 @@ class GroupLog:
             DiskFull: nothing was written.
         """
         data = _encode(event)
-        head = _HEAD.pack(_EVENT, len(data), sum(map(len, bodies)), crc32(data))
-        place = Place(self._current, self._end + _HEAD.size + len(data))
+        parts = build_record(EVENT, data, bodies)
+        place = Place(self._current, self._end + measure_head(data))
         try:
-            self._write([head, data, *bodies])
+            self._write(parts)
         except DiskFull:
             if bodies or not self._release_reserve():
                 raise
-            self._write([head, data])
+            self._write(parts)
         return place
 
     def _write(self, parts: list[bytes]) -> None:
@@ -143,7 +143,7 @@ class GroupLog:
         number = self._current + 1
         new = self._folder / f"segment-{number:08}.new"
         file = os.open(new, os.O_CREAT | os.O_TRUNC | os.O_RDWR, 0o600)
-        parts = [_HEAD.pack(_STATE, len(data), 0, crc32(data)), data]
+        parts = build_record(STATE, data)
         try:
             write_all(file, parts)
         except OSError as error:
@@ -221,35 +221,61 @@ class GroupLog:
         return state
 
     def _replay(self, now: float, tell: Tell) -> ApiState:
-        file = self._files[self._current]
+        file, name = self._files[self._current], self._name(self._current)
         size = os.fstat(file).st_size
-        records = _read_records(file, size)
-        head = next(records, None)
-        if head is None or head[0] != _STATE:
-            raise StoreError(f"{self._name(self._current)} is damaged: its first record is not readable")
-        state = ApiState.from_record(_decode_state(head[1]), now)
-        self._end = head[3]
-        for magic, data, bodies, end in records:
-            if magic != _EVENT:
-                break
-            event = _decode_event(data)
-            if isinstance(event, GroupsPosted) and not self._has_bodies(event, bodies):
-                break
-            state.apply(event, Place(self._current, bodies), now)
-            self._end = end
+        state: ApiState | None = None
+        found = Losses()
+        changed: set[int] = set()
+        """Groups whose bodies are damaged."""
+        self._end = size
+        for each in read_records(file, size):
+            if isinstance(each, Damage):
+                self._note_damage(each, found)
+            elif each.kind == STATE:
+                state = ApiState.from_record(_decode_state(each.data), now)
+                found.repaired += each.repaired
+            elif state is not None:
+                changed |= self._apply(each, state, now)
+                found.repaired += each.repaired
+        if state is None:
+            raise StoreError(f"{name} is damaged: its first record is not readable")
         if self._end < size:
-            tell(f"{self._name(self._current)}: cut off an incomplete record of {size - self._end:,} bytes at the end")
+            tell(f"{name}: cut off an incomplete record of {size - self._end:,} bytes at the end")
             os.ftruncate(file, self._end)
         os.lseek(file, self._end, os.SEEK_SET)
+        self._settle_damage(state, found, changed, tell)
         return state
 
-    def _has_bodies(self, event: GroupsPosted, offset: int) -> bool:
-        for group in event.groups:
+    def _note_damage(self, damage: Damage, found: Losses) -> None:
+        if damage.torn:
+            self._end = damage.start
+        else:
+            found.records += 1
+
+    def _apply(self, record: LogRecord, state: ApiState, now: float) -> set[int]:
+        """Apply an event. Returns the ids of its groups whose bodies are damaged."""
+        event = _decode_event(record.data)
+        state.apply(event, Place(self._current, record.bodies), now)
+        if not isinstance(event, GroupsPosted):
+            return set()
+        first, offset, changed = state.next_id - len(event.groups), record.bodies, set[int]()
+        for number, group in enumerate(event.groups):
             body = os.pread(self._files[self._current], group.length, offset)
             if len(body) != group.length or crc32(body) != group.crc:
-                return False
+                changed.add(first + number)
             offset += group.length
-        return True
+        return changed
+
+    def _settle_damage(self, state: ApiState, found: Losses, changed: set[int], tell: Tell) -> None:
+        """Count and tell what was found, and begin a new segment, so that it is not found again."""
+        waiting = [id for id in sorted(changed) if id in state.backlog]
+        state.apply(GroupsDropped(waiting, DAMAGED))
+        state.losses.records += found.records
+        state.losses.repaired += found.repaired
+        if not (found.records or found.repaired or waiting):
+            return
+        tell(f"{self._name(self._current)}: the disk has changed what was written. {state.losses.describe()}")
+        self.start_segment(state.to_record())
 
     # ---- the reserve ----------------------------------------------------------------------------------------------
 
@@ -293,19 +319,3 @@ def write_all(file: int, parts: Sequence[bytes]) -> None:
         if more == 0:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         written += more
-
-
-def _read_records(file: int, size: int) -> Iterator[tuple[bytes, bytes, int, int]]:
-    """The complete records of a segment: magic, event, where the bodies begin, where the record ends."""
-    offset = 0
-    while offset + _HEAD.size <= size:
-        magic, length, bodies, checksum = _HEAD.unpack(os.pread(file, _HEAD.size, offset))
-        start = offset + _HEAD.size
-        end = start + length + bodies
-        if magic not in (_EVENT, _STATE) or end > size:
-            return
-        data = os.pread(file, length, start)
-        if crc32(data) != checksum:
-            return
-        yield magic, data, start + length, end
-        offset = end

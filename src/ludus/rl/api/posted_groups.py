@@ -17,7 +17,7 @@ sent to trainers as it is.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from typing import Annotated, Any, cast
 from zlib import crc32
 
 import msgspec
@@ -28,11 +28,18 @@ _SPACE = b" \t\r\n"
 _DIGITS = b"0123456789" + _SPACE
 _INTEGERS = _DIGITS + b"-"
 _FLOATS = _INTEGERS + b".e"
+_ZEROS = bytes.maketrans(b"123456789", b"000000000")
 _ABSENT = (b"null", b"[]")
 """Environments send either for a field that they do not have."""
 
 VERSION = "policy_version"
 """The key in `generation_params` for the version of the policy that sampled the group."""
+
+MOST_GROUPS = 1000
+"""Of one list. Its groups are accepted together, and others wait meanwhile."""
+
+_LARGEST = 2**53
+"""JSON readers of other languages hold no larger whole number, and no id, mask or step is as large."""
 
 Place = tuple[str | int, ...]
 
@@ -102,6 +109,10 @@ _decode_objects = msgspec.json.Decoder(list[dict[str, Raw]] | None).decode
 _decode_object = msgspec.json.Decoder(dict[str, Raw] | None).decode
 _decode_any = msgspec.json.Decoder().decode
 _decode_scores = msgspec.json.Decoder(list[float]).decode
+_decode_integers = msgspec.json.Decoder(
+    list[list[Annotated[int, msgspec.Meta(ge=-_LARGEST, le=_LARGEST)]]], strict=False
+).decode
+_decode_floats = msgspec.json.Decoder(list[list[float]], strict=False).decode
 _decode_env_id = msgspec.json.Decoder(int | None).decode
 
 
@@ -126,6 +137,8 @@ def check_groups(body: bytes) -> list[CheckedGroup]:
         parts = _decode_list(body)
     except (ValueError, RecursionError) as error:
         raise _describe_decoding((), body, error) from None
+    if len(parts) > MOST_GROUPS:
+        raise BadGroup((), f"a list of {len(parts):,} groups; at most {MOST_GROUPS:,} are taken at once: send several")
     return [_check_one(bytes(part), (number,)) for number, part in enumerate(parts)]
 
 
@@ -173,6 +186,8 @@ def _join(fields: _Fields) -> bytes:
 def _measure_rows(fields: _Fields) -> list[int]:
     """The lengths of the rows if the numbers are plain and their shapes agree. Otherwise an empty list: values must be
     looked at one by one."""
+    if any(_has_long_numbers(bytes(field)) for field in (fields.tokens, fields.masks)):
+        return []
     shape = bytes(fields.tokens).translate(None, _DIGITS)
     rows = shape[2:-2].split(b"],[")
     # `[]` and `[1]` have the same shape, so rows without a comma are decoded.
@@ -191,11 +206,17 @@ def _measure_rows(fields: _Fields) -> list[int]:
     return [len(row) + 1 for row in rows]
 
 
+def _has_long_numbers(raw: bytes, most: int = 15) -> bool:
+    """Whether a number has more digits than this in a row. 15 digits are always less than 53 bits."""
+    return b"0" * (most + 1) in raw.translate(_ZEROS)
+
+
 def _has_shape(raw: bytes, shape: bytes) -> bool:
     """Whether a field is absent, or has this shape and only negative exponents: others may give infinite numbers."""
     if raw in _ABSENT:
         return True
-    return raw.translate(None, _FLOATS) == shape and (b"e" not in raw or raw.count(b"e") == raw.count(b"e-"))
+    plain = raw.translate(None, _FLOATS) == shape and (b"e" not in raw or raw.count(b"e") == raw.count(b"e-"))
+    return plain and not _has_long_numbers(raw, 300)  # without an exponent, too, a number may be infinite
 
 
 def _are_finite(scores: Raw, count: int) -> bool:
@@ -258,7 +279,16 @@ ReadNumber = Callable[[Any, Place], float]
 
 
 def _read_rows(raw: Raw, place: Place, read: ReadNumber) -> list[list[float]]:
-    return _read_lists(_decode_value(raw, place), place, read)
+    """The rows of a field. Megabytes of numbers as text are decoded at once; what is odd or wrong is looked at one by
+    one, for the exact reason."""
+    try:
+        decoded: Any = _decode_integers(raw) if read is _read_integer else _decode_floats(raw)
+    except (ValueError, RecursionError):
+        return _read_lists(_decode_value(raw, place), place, read)
+    rows = cast(list[list[float]], decoded)
+    if read is _read_float and not all(math.isfinite(each) for row in rows for each in row):
+        return _read_lists(rows, place, read)
+    return rows
 
 
 def _read_lists(value: Any, place: Place, read: ReadNumber) -> list[list[float]]:
@@ -329,6 +359,8 @@ def _read_integer(value: Any, place: Place) -> int:
         raise BadGroup(place, "Input should be a valid integer", "int_parsing") from None
     if isinstance(value, float) and not value.is_integer():
         raise BadGroup(place, "Input should be a valid integer, not a fraction", "int_from_float")
+    if not -_LARGEST <= number <= _LARGEST:
+        raise BadGroup(place, "Input should be a number of at most 53 bits", "int_too_large")
     return number
 
 
@@ -357,7 +389,8 @@ def _decode_field(decode: Callable[[Raw], Any], raw: Raw, place: Place) -> Any:
 
 def _read_env_id(fields: _Fields, at: Place) -> int | None:
     try:
-        return _decode_env_id(fields.env_id)
+        found = _decode_env_id(fields.env_id)
+        return None if found is None else _read_integer(found, (*at, "env_id"))
     except msgspec.ValidationError:
         env_id = _read_integer(_decode_any(fields.env_id), (*at, "env_id"))
         fields.env_id = Raw(b"%d" % env_id)

@@ -16,11 +16,15 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from ludus.rl.api.api_settings import ApiSettings
-from ludus.rl.api.api_state import (
+from ludus.rl.api.batching import QueuedGroup
+from ludus.rl.api.group_log import SEGMENT_BYTES, DamagedGroup, GroupLog, Tell
+from ludus.rl.api.posted_groups import CheckedGroup
+from ludus.rl.api.state import (
+    DAMAGED,
     BatchAcknowledged,
     BatchDelivered,
     BatchMoved,
+    BatchReturned,
     DataReset,
     Event,
     GroupsDropped,
@@ -30,12 +34,9 @@ from ludus.rl.api.api_state import (
     TrainerStarted,
     Wait,
 )
-from ludus.rl.api.batching import QueuedGroup
-from ludus.rl.api.group_log import SEGMENT_BYTES, DamagedGroup, GroupLog, Tell
-from ludus.rl.api.posted_groups import CheckedGroup
+from ludus.rl.server_settings import ApiSettings
 
 STALE = "stale"
-DAMAGED = "damaged"
 
 
 class Delivery(Struct, frozen=True):
@@ -140,6 +141,7 @@ class TrajectoryRun:
                 for each in groups
             ],
             key,
+            self.state.next_id,
         )
         return self.record(event, now, [each.body for each in groups])
 
@@ -152,15 +154,17 @@ class TrajectoryRun:
             self.record(TrainerStarted(), now)
         if ack is not None:
             self.acknowledge(ack, now)
-        if consumer and (lease := self._find_lease(consumer, now)) is not None:
-            return self._repeat(lease, now)
+        while consumer and (lease := self._find_lease(consumer, now)) is not None:
+            if (again := self._repeat(lease, now)) is not None:
+                return again
         while True:
             chosen = self._choose(now)
             if isinstance(chosen, Wait):
                 return chosen
             bodies = self._read(chosen, now)
             if bodies is not None:
-                given: Lease = self.record(BatchDelivered([group.id for group in chosen], consumer), now)
+                ids = [group.id for group in chosen]
+                given: Lease = self.record(BatchDelivered(ids, consumer, self.state.next_batch), now)
                 if not consumer:
                     self._release(given.groups)
                 return Delivery(given.batch_id, bodies)
@@ -190,12 +194,14 @@ class TrajectoryRun:
                 return chosen
             self._drop(stale, STALE, now)
 
-    def _read(self, groups: Sequence[QueuedGroup], now: float) -> list[bytes] | None:
-        """The bodies; None if one is damaged. That one is dropped."""
+    def _read(self, groups: Sequence[QueuedGroup], now: float, lease: Lease | None = None) -> list[bytes] | None:
+        """The bodies; None if one is damaged. That one is dropped, and the others of its lease wait again."""
         try:
             return [self._log.read(group) for group in groups]
         except DamagedGroup as error:
             self._tell(f"{error}; it is left out")
+            if lease is not None:
+                self.record(BatchReturned(lease.batch_id), now)
             self._drop([error.group.id], DAMAGED, now)
             return None
 
@@ -214,9 +220,11 @@ class TrajectoryRun:
             self.record(BatchMoved(left.batch_id, consumer), now)
         return left
 
-    def _repeat(self, lease: Lease, now: float) -> Delivery:
+    def _repeat(self, lease: Lease, now: float) -> Delivery | None:
+        """A batch once more; None if a group of it is damaged, so that another batch is made."""
         self.state.leased[lease.batch_id] = now
-        return Delivery(lease.batch_id, [self._log.read(group) for group in lease.groups], repeated=True)
+        bodies = self._read(lease.groups, now, lease)
+        return None if bodies is None else Delivery(lease.batch_id, bodies, repeated=True)
 
     # ---- the rest -------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 `trainer_rows` has the RL formats: they are made of the exact ids that were sampled, and refuse rollouts of chat mode.
 `chat_data` has the chat formats for supervised fine-tuning and preferences: they are made of messages, and take both.
+`selection` decides which rollouts are imitated, and `tool_list` finds the definitions of their tools.
 `export_files` writes rows to files.
 
 Every row says where it comes from: task, replicate, split, stage, policy and skill. In RL formats it also has the
@@ -10,7 +11,7 @@ branched has several rows and counts once. Trainers that compute advantages them
 export one row of each rollout (`branches` is `longest`).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -19,7 +20,7 @@ from ludus.rl.advantages import compute_advantages
 from ludus.rl.group_filters import GroupMember, list_members, pick_longest
 from ludus.rl.row_checks import RowReport, Vocabulary
 from ludus.rl.worker_settings import BranchPolicy
-from ludus.types import Group
+from ludus.types import Group, Rollout, ToolSpec
 
 JsonRow = dict[str, Any]
 
@@ -46,20 +47,20 @@ class ExportedGroup(Struct, frozen=True, kw_only=True):
         return {
             "reward": member.score,
             "advantage": self.advantages[member.replicate],
-            **describe_source(self.group, self.source),
+            **describe_source(self.group.rollouts[0], self.source),
             "replicate": member.replicate,
         }
 
 
 RowExporter = Callable[[ExportedGroup], Iterator[JsonRow]]
-ChatExporter = Callable[[Group, GroupSource], Iterator[JsonRow]]
+ChatExporter = Callable[[Rollout, Sequence[ToolSpec], GroupSource], JsonRow]
 
 
-def describe_source(group: Group, source: GroupSource) -> JsonRow:
-    """Policy and skill are the same in the whole group."""
-    provenance = group.rollouts[0].provenance
+def describe_source(rollout: Rollout, source: GroupSource) -> JsonRow:
+    """Where a rollout comes from. Policy and skill are the same in its whole group."""
+    provenance = rollout.provenance
     return {
-        "task": group.task.id,
+        "task": rollout.task.id,
         "split": source.split,
         "stage": source.stage,
         "policy": provenance.policy,

@@ -1,19 +1,21 @@
-"""Rows as files: JSON Lines, or Parquet (`ludus-train[parquet]`).
+"""Rows as files: JSON Lines, or Parquet (`ludus-train[parquet]`); and archives of files, for logs of Inspect.
 
 A file is written beside its place and moved there when it is whole, so an interrupted export leaves no half file. A
-column of Parquet has one type. The arguments of tool calls are objects with free keys, so in Parquet they are texts of
-JSON in every format.
+column of Parquet has one type. The arguments of tool calls and the definitions of tools are objects with free keys, so
+in Parquet they are texts of JSON in every format.
 """
 
 import importlib
+import shutil
+import zipfile
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import IO, Any, cast
 
+from ludus.encoding import to_json
 from ludus.errors import ConfigError
 from ludus.rl.exporters import JsonRow
-from ludus.types import to_json
 
 ROWS_AT_ONCE = 1000
 """Rows of one row group of a Parquet file."""
@@ -30,12 +32,12 @@ def write_rows(path: Path, rows: Iterable[JsonRow]) -> int:
     writers = {".jsonl": _write_lines, ".parquet": _write_parquet}
     if path.suffix not in writers:
         raise ConfigError(f"--to: {path} should end in .jsonl or .parquet")
-    with _replace(path) as temporary:
+    with replace_file(path) as temporary:
         return writers[path.suffix](temporary, rows)
 
 
 @contextmanager
-def _replace(path: Path) -> Generator[Path]:
+def replace_file(path: Path) -> Generator[Path]:
     """A file to write that takes the place of `path` if nothing is raised."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
@@ -49,6 +51,22 @@ def _replace(path: Path) -> Generator[Path]:
         raise ConfigError(f"--to: {path} cannot be written: {error}") from error
 
 
+def write_archive(path: Path, members: Iterable[tuple[str, bytes | IO[bytes]]]) -> None:
+    """Write members, each a name and its content, to a zip archive, one after the other. No two are in memory."""
+    with (
+        replace_file(path) as temporary,
+        zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
+    ):
+        for name, content in members:
+            info = zipfile.ZipInfo(name)  # without the time: equal exports are equal files
+            info.compress_type = zipfile.ZIP_DEFLATED
+            if isinstance(content, bytes):
+                archive.writestr(info, content, compresslevel=1)
+            else:
+                with archive.open(info, "w", force_zip64=True) as member:
+                    shutil.copyfileobj(content, member)
+
+
 def _write_lines(path: Path, rows: Iterable[JsonRow]) -> int:
     count = 0
     with path.open("wb") as file:
@@ -59,11 +77,7 @@ def _write_lines(path: Path, rows: Iterable[JsonRow]) -> int:
 
 
 def _write_parquet(path: Path, rows: Iterable[JsonRow]) -> int:
-    try:
-        arrow: Any = importlib.import_module("pyarrow")
-        parquet: Any = importlib.import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise ConfigError(f"--to: Parquet needs pyarrow ({error}): pip install 'ludus-train[parquet]'") from None
+    arrow, parquet = load_parquet("--to")
     found = [_write_arguments(row) for row in rows]
     if not found:
         raise ConfigError(f"--to: there are no rows, so {path.name} would have no columns")
@@ -73,8 +87,18 @@ def _write_parquet(path: Path, rows: Iterable[JsonRow]) -> int:
     return len(found)
 
 
+def load_parquet(setting: str) -> tuple[Any, Any]:
+    """The modules of Arrow and of its Parquet files. `setting`: what asks for them."""
+    try:
+        return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise ConfigError(f"{setting}: Parquet needs pyarrow ({error}): pip install 'ludus-train[parquet]'") from None
+
+
 def _write_arguments(row: JsonRow) -> JsonRow:
-    """The row with the arguments of calls as texts. Other rows share no part of it, so it is changed in place."""
+    """The row with tools and the arguments as texts. Other rows share no part of it: it is changed in place."""
+    if not isinstance(row.get("tools", ""), str):
+        row["tools"] = to_json(row["tools"]).decode()
     for name in MESSAGE_COLUMNS:
         messages = row.get(name)
         for message in cast(list[JsonRow], messages) if isinstance(messages, list) else ():

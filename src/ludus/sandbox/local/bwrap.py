@@ -41,7 +41,8 @@ import msgspec
 
 from ludus.errors import ConfigError, SandboxError, SlotEvidence
 from ludus.sandbox import WORKSPACE, ImageSupport, Sandbox, SandboxSpec
-from ludus.sandbox.backend import BackendFinding, BackendSettings, SlotBackend, check_image
+from ludus.sandbox.backend import BackendFinding, SlotBackend, check_image
+from ludus.sandbox.backend_settings import BwrapSettings
 from ludus.sandbox.dockerfile import PATH
 from ludus.sandbox.limits import SHM_MB
 from ludus.sandbox.local.cgroups import Cgroups, describe_limits, find_cgroups, make_rlimits
@@ -54,7 +55,7 @@ from ludus.sandbox.processes import find_children, signal_each
 from ludus.sandbox.seccomp import build_filter
 from ludus.sandbox.shell import SlotShell
 from ludus.sandbox.shell_sandbox import Layout, ShellSandbox, SlotParts, open_sandbox
-from ludus.sandbox.slotd.mount_view import FILES_PER_MB
+from ludus.sandbox.slotd.mount_view import FILES_PER_MB, FOLDERS
 
 HOME = "/home/agent"
 _LIB = "/etc/ludus"
@@ -127,10 +128,6 @@ class _View:
     """The scripts and programs of slots with this image, on the host."""
 
 
-class BwrapSettings(BackendSettings, frozen=True, tag="bwrap"):
-    """Slots of this machine, isolated by bubblewrap."""
-
-
 class Bwrap(SlotBackend[BwrapSettings]):
     """Makes bubblewrap slots. Close it after all its slots are closed."""
 
@@ -176,7 +173,7 @@ class Bwrap(SlotBackend[BwrapSettings]):
 
     def _get_images(self) -> Images:
         if self._images is None:
-            self._images = Images(self._open, self._get_shared().host.lib.parent, _draw_user)
+            self._images = Images(self._open, self._get_shared().host.lib.parent, _sample_user)
         return self._images
 
     async def snapshot(self, box: Sandbox) -> SandboxSpec:
@@ -242,7 +239,7 @@ async def _open_slot(
 ) -> SlotParts:
     """Start a slot. The cleanup of everything it takes on the host is pushed onto `stack`."""
     view = await _prepare_view(shared, spec, image)
-    user = _draw_user() if view.owner is None else view.owner
+    user = _sample_user() if view.owner is None else view.owner
     io = shared.host.make_slot_folder(user)
     stack.callback(remove_tree, io)
     cgroup = shared.cgroups.make(io.name, spec)
@@ -336,7 +333,7 @@ def _make_image_variables(shared: _Shared, view: _View, spec: SandboxSpec) -> di
     image, lib = view.image, view.lib
     assert image is not None and lib is not None
     own = {"HOME": image.home, "USER": "root", "LOGNAME": "root", "APT_CONFIG": f"{_IMAGE_LIB}/apt.conf"}
-    path = {"PATH": shared.variables["PATH"]} if image.has_host_programs else {}
+    path = {"PATH": shared.variables["PATH"].replace(_LIB, _IMAGE_LIB)} if image.has_host_programs else {}
     if spec.network and (lib / "certificates.pem").is_file():
         own |= dict.fromkeys(_CERTIFICATE_VARIABLES, f"{_IMAGE_LIB}/certificates.pem")
     return {**shared.variables, **own, **dict(image.env), **(path if dict(image.env).get("PATH") == PATH else {})}
@@ -479,12 +476,21 @@ def _make_arguments(shared: _Shared, spec: SandboxSpec, io: Path, view: _View) -
         *(("--share-net", *_bind_resolver()) if spec.network else ()),
         *("--size", disk, "--perms", "1777", "--tmpfs", "/tmp"),
         *("--size", disk, "--perms", "0700", "--tmpfs", HOME),
+        *(part for folder in spec.folders for part in _make_folder_arguments(folder, shared.folders)),
         *(_make_overlay_arguments(changes, disk, layers) if layers else empty),
         *overlay,
         *(part for source, target in spec.caches for part in ("--ro-bind", source, target)),
         *("--ro-bind", str(io), _IO),
         *("--remount-ro", "/"),
     ]
+
+
+def _make_folder_arguments(folder: str, programs: Sequence[str]) -> tuple[str, ...]:
+    """Make the arguments for a further folder: a link to one in home. One that holds programs of this machine stays."""
+    if any(Path(each).is_relative_to(folder) for each in programs):
+        return ()
+    place = f"{HOME}/{FOLDERS}{folder}"
+    return ("--dir", place, "--symlink", place, folder)
 
 
 def _make_isolation_arguments(user: int) -> list[str]:
@@ -549,7 +555,7 @@ def _prepare(binary: Path) -> _Shared:
     folders = [f"/etc/{name}" for name in _ETC_FOLDERS if (etc / name).is_dir()]
     python = _find_python_prefix()
     variables = {
-        "PATH": f"{python}/bin:{_PATH}" if python else _PATH,
+        "PATH": f"{python}/bin:{_PATH}:{_LIB}/bin" if python else f"{_PATH}:{_LIB}/bin",  # the last has `python`
         "HOME": HOME,
         "USER": "agent",
         "LOGNAME": "agent",
@@ -569,7 +575,7 @@ def _prepare(binary: Path) -> _Shared:
         cgroups=cgroups,
         fixed=(str(bwrap), *fixed),
         variables=variables,
-        layers=Layers(host, _draw_user()),
+        layers=Layers(host, _sample_user()),
         rules=build_filter(),
         root_rules=build_filter(as_root=True),
         shell=shell,
@@ -635,8 +641,8 @@ def _find_python_prefix() -> str:
     return str(prefix) if os.geteuid() != 0 or _is_open_to_all(prefix) else ""
 
 
-def _draw_user() -> int | None:
-    """Draw a user id for one slot, far from the ids that systems assign. None if the driver is not root."""
+def _sample_user() -> int | None:
+    """Sample a user id for one slot, far from the ids that systems assign. None if the driver is not root."""
     return 0x7000_0000 + secrets.randbelow(0x0FFF_0000) if os.geteuid() == 0 else None
 
 

@@ -6,6 +6,7 @@ remains of the folder and of the slots' control groups. If the janitor dies too 
 file is how the folder is found later: see `find_host_resources`.
 """
 
+import contextlib
 import os
 import shutil
 import stat
@@ -50,6 +51,8 @@ class HostDir:
             for script in SCRIPTS.glob("*.sh"):
                 write_file(self.lib / script.name, script.read_bytes(), 0o444)
             inner = (SCRIPTS / "inner.sh").read_text()
+            make_open_folder(self.lib / "bin")
+            write_file(self.lib / "bin" / "python", (SCRIPTS / "python.sh").read_bytes(), 0o555)
             write_file(self.lib / "inner.line", join_lines(inner).encode(), 0o444)
             write_file(self.lib / "bash", Path(find_bash()).read_bytes(), 0o111)  # see bwrap.py for the mode
             self._janitor = subprocess.Popen(
@@ -119,8 +122,10 @@ def write_file(path: Path, data: bytes, mode: int) -> None:
 
 def make_open_folder(path: Path) -> None:
     """Make a folder and its missing parents, readable for every user, independent of the umask."""
-    if not path.is_dir():
-        make_open_folder(path.parent)
+    if path.is_dir():
+        return
+    make_open_folder(path.parent)
+    with contextlib.suppress(FileExistsError):  # another rollout or process may make it at the same time
         path.mkdir()
         path.chmod(0o755)
 

@@ -6,9 +6,9 @@ whatever the size of the base. A snapshot is one more layer on the host's disk, 
 agent's files, and only slots read it.
 
 The kernel lets a slot change a file of a layer only if the slot's user owns the file. A driver that is not root is that
-user, and its folders are used as they are. A driver that is root draws a user id for each base, which all slots of that
-base share, and copies the base once, because it must not change the owner of the original. Later changes to the base on
-the host do not affect the copy.
+user, and its folders are used as they are. A driver that is root samples a user id for each base, which all slots of
+that base share, and copies the base once, because it must not change the owner of the original. Later changes to the
+base on the host do not affect the copy.
 """
 
 import asyncio

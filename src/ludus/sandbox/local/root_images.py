@@ -9,7 +9,7 @@ network and none of the driver's variables. What they change becomes a layer in 
 the base, the Dockerfile and every file beside it. So an image is made once per machine, and slots share it.
 
 A base is what the user's mapping says (a folder, or `host`), or Debian by `debootstrap` for the names `debian:…` and
-`python:…`. In a slot, one user owns all files. A driver that is root draws that user when it makes a base, and the
+`python:…`. In a slot, one user owns all files. A driver that is root samples that user when it makes a base, and the
 layers on top have the same owner. The cache must be a folder that this user can reach.
 """
 
@@ -69,7 +69,7 @@ _DEBIAN_SUITES = {
 }
 _DEBOOTSTRAP_SECONDS = 1200.0
 _NEWEST_USER = 0x7000_0000
-"""User ids from here on were drawn for slots."""
+"""User ids from here on were sampled for slots."""
 
 
 class RootImage(Struct, frozen=True):
@@ -178,7 +178,7 @@ class Images:
     """The images of one pool. `open_slot` opens a slot with an image, for the steps of a Dockerfile."""
 
     def __init__(self, open_slot: OpenSlot, etc: Path, new_user: Callable[[], int | None]) -> None:
-        """`etc`: a small /etc for the base `host`. `new_user` draws the owner of a base."""
+        """`etc`: a small /etc for the base `host`. `new_user` samples the owner of a base."""
         self._open_slot = open_slot
         self._etc = etc
         self._new_user = new_user

@@ -24,7 +24,8 @@ import msgspec
 from ludus.errors import SandboxError
 from ludus.sandbox import WORKSPACE, Sandbox, SandboxSpec
 from ludus.sandbox.archive import extract_entries, read_entries
-from ludus.sandbox.backend import BackendFinding, BackendSettings, SlotBackend, check_image
+from ludus.sandbox.backend import BackendFinding, SlotBackend, check_image
+from ludus.sandbox.backend_settings import LocalSettings
 from ludus.sandbox.limits import LimitStatus
 from ludus.sandbox.local.fork_client import ForkServer, ForkServers, ForkStarter, SlotProgram
 from ludus.sandbox.local.host_dir import HostDir, find_bash, remove_tree
@@ -33,10 +34,6 @@ from ludus.sandbox.shell_sandbox import Layout, ShellSandbox, SlotParts, open_sa
 
 _MARK = "LUDUS_SLOT"
 """A variable of every process of a slot. The janitor finds those of a driver that has died by it."""
-
-
-class LocalSettings(BackendSettings, frozen=True, tag="local"):
-    """Slots of this machine that isolate nothing: for trusted code only."""
 
 
 class Local(SlotBackend[LocalSettings]):
@@ -117,7 +114,7 @@ def _make_program(host: HostDir, spec: SandboxSpec, folder: Path) -> SlotProgram
     workspace, bash = str(folder / "workspace"), find_bash()
     inner = (host.lib / "inner.line").read_text()
     environment = {
-        "PATH": os.environ.get("PATH", os.defpath),
+        "PATH": f"{os.environ.get('PATH', os.defpath)}:{host.lib}/bin",  # the last has `python`
         "HOME": workspace,
         "TMPDIR": str(folder / "tmp"),
         "LANG": "C.UTF-8",

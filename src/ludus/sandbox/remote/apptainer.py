@@ -14,39 +14,16 @@ from collections.abc import Hashable
 
 from ludus.errors import SandboxError
 from ludus.sandbox import SandboxSpec
-from ludus.sandbox.backend import BackendFinding, RemoteSettings, look_for_program
+from ludus.sandbox.backend import BackendFinding, look_for_program
+from ludus.sandbox.backend_settings import ApptainerSettings
 from ludus.sandbox.limits import compute_container_mb
 from ludus.sandbox.remote.bundle import build_receive_command
 from ludus.sandbox.remote.fleet import RemoteBackend
 from ludus.sandbox.remote.link import StdioLink
 from ludus.sandbox.remote.program import run_program
 from ludus.sandbox.remote.remote_sandbox import SlotServer, finish_handshake
-from ludus.types import Count
 
 _PROGRAM = "apptainer"
-
-
-class ApptainerSettings(RemoteSettings, frozen=True, kw_only=True, tag="apptainer"):
-    """Containers of Apptainer or Singularity: no daemon, no root."""
-
-    image: str
-    """A SIF file, a folder, or an address such as docker://python:3.11."""
-    command: str = _PROGRAM
-    """The program; `singularity` for older installations."""
-    slots: Count = 1
-    """Slots per container."""
-    cpus: float = 0.0
-    """Processors of a container; 0 for no limit. Needs control groups."""
-    limit_memory: bool = False
-    """Limit the container's memory and processes by control groups (apptainer's --memory, --pids-limit)."""
-    gpus: bool = False
-    """Make NVIDIA GPUs visible (--nv)."""
-    fakeroot: bool = False
-    """Root inside the container (--fakeroot), for images that expect it."""
-    arguments: tuple[str, ...] = ()
-    """Further arguments of `apptainer exec`."""
-    trusted: bool = False
-    """Accept slots without isolation from each other and from slotd."""
 
 
 class Apptainer(RemoteBackend[ApptainerSettings]):

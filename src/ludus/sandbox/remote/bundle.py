@@ -64,6 +64,7 @@ def build_bundle() -> bytes:
         "ludus/sandbox/__init__.py": stubs,
         "ludus/sandbox/slot_scripts/inner.line": join_lines((SCRIPTS / "inner.sh").read_text()),
         "ludus/sandbox/slot_scripts/ops.sh": (SCRIPTS / "ops.sh").read_text(),
+        "ludus/sandbox/slot_scripts/python.sh": (SCRIPTS / "python.sh").read_text(),
     }
     for name in SHARED:
         files[f"ludus/sandbox/{name}"] = _LATER_ANNOTATIONS + (_SANDBOX / name).read_text()

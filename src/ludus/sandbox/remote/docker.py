@@ -29,7 +29,8 @@ from msgspec import Struct, field
 
 from ludus.errors import ConfigError, SandboxError, SlotEvidence
 from ludus.sandbox import ImageSpec, ImageSupport, SandboxSpec
-from ludus.sandbox.backend import BackendFinding, BackendSettings, RemoteSettings
+from ludus.sandbox.backend import BackendFinding, BackendSettings
+from ludus.sandbox.backend_settings import DockerSettings, PodmanSettings
 from ludus.sandbox.engine_images import EngineImage, make_image
 from ludus.sandbox.limits import SHM_MB, SLOTD_MB, LimitStatus, compute_container_mb
 from ludus.sandbox.owner import OwnedResource, make_owner_mark
@@ -41,7 +42,6 @@ from ludus.sandbox.remote.remote_sandbox import SlotServer, finish_handshake
 from ludus.sandbox.slotd.frames import Frame
 from ludus.sandbox.slotd.mount_view import FILES_PER_MB, HOME, WORKSPACE
 from ludus.sandbox.teardown import run_shielded
-from ludus.types import Positive, Whole
 
 OWNER = "ludus.owner"
 """The label that names the owner of a container."""
@@ -87,40 +87,6 @@ def judge_events(events: Sequence[EngineEvent]) -> SlotEvidence:
     if any(event.action in ("die", "died") and event.exit_code == "0" for event in events):
         return SlotEvidence(outside="the connection to the container broke")
     return SlotEvidence()
-
-
-class DockerSettings(RemoteSettings, frozen=True, kw_only=True, tag="docker"):
-    """Containers of a Docker engine."""
-
-    needed: ClassVar[tuple[str, ...]] = ("image",)
-
-    image: str = ""
-    """The image; it needs bash and Python. Required, unless the tasks have images of their own."""
-    socket: str = "/var/run/docker.sock"
-    """The engine's unix socket."""
-    cpus: float = 0.0
-    """Processors of a container; 0 for no limit."""
-    memory_mb: Whole = 0
-    """Memory of a container; 0: what its slots may use by their spec, and some for slotd."""
-    gpus: int = 0
-    """GPUs of a container; -1 for all."""
-    network: str = "bridge"
-    """The engine's network for slots that may use one, and for the images of tasks when they are built: `bridge`,
-    `host`, or one that you made."""
-    root: bool = False
-    """Run commands as the container's root, for images that expect it. A slot can then break itself."""
-    read_only: bool = False
-    """Make the image's own files read-only for slotd as well. A command's input is then limited to 32 MB."""
-    runtime: str = ""
-    """Another runtime of the engine, such as `runsc`."""
-    pull: bool = True
-    """Fetch an image that is not there."""
-    pull_seconds: Positive = 1800.0
-    """Time to fetch it."""
-    api_seconds: Positive = 60.0
-    """Time for the engine to reply."""
-    labels: dict[str, str] = field(default_factory=dict[str, str])
-    """Labels for the containers."""
 
 
 class Docker(RemoteBackend[DockerSettings]):
@@ -177,7 +143,7 @@ class Docker(RemoteBackend[DockerSettings]):
         return settings
 
     def get_kind(self, spec: SandboxSpec) -> Hashable:
-        return spec.network, spec.memory_mb, spec.disk_mb, spec.processes, spec.caches, spec.image
+        return spec.network, spec.memory_mb, spec.disk_mb, spec.processes, spec.caches, spec.folders, spec.image
 
     async def launch(self, spec: SandboxSpec) -> SlotServer:
         if spec.image is None and not self.settings.image:
@@ -361,13 +327,6 @@ class Docker(RemoteBackend[DockerSettings]):
                 await self.remove_resource(resource)
 
 
-class PodmanSettings(DockerSettings, frozen=True, kw_only=True, tag="podman"):
-    """Containers of Podman's service (`podman system service`), which has the same API as Docker."""
-
-    socket: str = "/run/podman/podman.sock"
-    """The service's unix socket."""
-
-
 class Podman(Docker):
     """Starts containers through Podman's service."""
 
@@ -516,6 +475,7 @@ def _build_tmpfs(settings: DockerSettings, spec: SandboxSpec, *, limit_files: bo
         size = f"size={spec.disk_mb}m" + (f",nr_inodes={spec.disk_mb * FILES_PER_MB}" if limit_files else "")
         own |= {WORKSPACE: f"{common},mode=755,{size}", HOME: f"{common},mode=700,{size}"}
         own |= {"/tmp": f"{common},mode=1777,{size}", "/var/tmp": f"{common},mode=1777,{size}"}
+        own |= dict.fromkeys(spec.folders, f"{common},mode=755,{size}")
     return own
 
 

@@ -11,16 +11,19 @@ from contextlib import suppress
 from typing import TypeVar
 from urllib.parse import urlencode
 
-import httptools
 import msgspec
 
 from ludus.errors import SandboxError
+from ludus.http_client import Client, ConnectionLost, HttpError, TimedOut, Timeouts, build_head, split_url
 
 T = TypeVar("T")
 
 _READ_BYTES = 2**18
 _STDERR_BYTES = 4096
 _CLOSE_SECONDS = 5.0
+_RESPONSE_BYTES = 2**30
+_CLOSE = (("Connection", "close"),)
+_UPGRADE = (("Connection", "Upgrade"), ("Upgrade", "tcp"))
 
 
 class DockerApiError(SandboxError):
@@ -50,20 +53,26 @@ class DockerApi:
     ) -> bytes:
         """Send a request. Returns the body of the response, most often JSON."""
         limit = self._seconds if seconds is None else seconds
+        limits = Timeouts(connect=limit, silence=limit, total=limit)
+        data = b"" if body is None else msgspec.json.encode(body)
+        headers = _CLOSE if body is None else (*_CLOSE, ("Content-Type", "application/json"))
         try:
-            async with asyncio.timeout(limit):
-                status, data = await self._send_request(method, path, query or {}, body)
-        except TimeoutError:
+            async with (
+                asyncio.timeout(limit),
+                Client(unix=self._socket, timeouts=limits, response_bytes=_RESPONSE_BYTES) as client,
+            ):
+                response = await client.request(method, _make_url(path, query or {}), headers, data)
+        except (TimeoutError, TimedOut):
             raise DockerApiError(f"the engine did not respond to {method} {path} within {limit:g} s") from None
-        except (OSError, EOFError, httptools.HttpParserError) as error:
+        except HttpError as error:
+            why = "it hung up" if isinstance(error, ConnectionLost) else str(error.__cause__ or error)
+            raise DockerApiError(f"the engine at {self._socket} cannot be reached: {why}") from error
+        if response.status >= 400:
             raise DockerApiError(
-                f"the engine at {self._socket} cannot be reached: {str(error) or 'it hung up'}"
-            ) from error
-        if status >= 400:
-            raise DockerApiError(
-                f"the engine refused {method} {path} with {status}: {_parse_reason(data)}", status=status
+                f"the engine refused {method} {path} with {response.status}: {_parse_reason(response.body)}",
+                status=response.status,
             )
-        return data
+        return response.body
 
     async def get(self, path: str, query: dict[str, str], kind: type[T]) -> T:
         """Send a GET request. Returns the decoded response."""
@@ -73,23 +82,6 @@ class DockerApi:
         except msgspec.DecodeError as error:
             raise DockerApiError(f"the engine's response to {path} is not understood: {error}") from error
 
-    async def _send_request(self, method: str, path: str, query: dict[str, str], body: object) -> tuple[int, bytes]:
-        reader, writer = await asyncio.open_unix_connection(self._socket, limit=_READ_BYTES)
-        try:
-            writer.write(_encode_request(method, path, query, body, "Connection: close\r\n"))
-            await writer.drain()
-            response = _ResponseReader()
-            while not response.complete:
-                data = await reader.read(_READ_BYTES)
-                if not data:
-                    break
-                response.feed(data)
-            if not response.complete and not (response.status and response.until_close):
-                raise EOFError
-            return response.status, bytes(response.body)
-        finally:
-            await _close_writer(writer)
-
     async def attach(self, container: str) -> "AttachedChannel":
         """The container's stdin, stdout and stderr. Attach before the container starts, so that nothing is missed."""
         path = f"/containers/{container}/attach"
@@ -98,7 +90,7 @@ class DockerApi:
             async with asyncio.timeout(self._seconds):
                 reader, writer = await asyncio.open_unix_connection(self._socket, limit=_READ_BYTES)
                 try:
-                    writer.write(_encode_request("POST", path, query, None, "Connection: Upgrade\r\nUpgrade: tcp\r\n"))
+                    writer.write(build_head("POST", split_url(_make_url(path, query)), _UPGRADE, 0))
                     head = await reader.readuntil(b"\r\n\r\n")
                     status = int(head.split(b" ", 2)[1])
                     if status not in (101, 200):
@@ -113,39 +105,8 @@ class DockerApi:
         return AttachedChannel(reader, writer)
 
 
-def _encode_request(method: str, path: str, query: dict[str, str], body: object, more: str) -> bytes:
-    target = path + (f"?{urlencode(query)}" if query else "")
-    data = b"" if body is None else msgspec.json.encode(body)
-    kind = "" if body is None else "Content-Type: application/json\r\n"
-    length = f"Content-Length: {len(data)}\r\n" if method != "GET" else ""
-    return f"{method} {target} HTTP/1.1\r\nHost: engine\r\n{more}{kind}{length}\r\n".encode() + data
-
-
-class _ResponseReader:
-    """Collects an HTTP response. The parser calls the `on_…` methods."""
-
-    def __init__(self) -> None:
-        self.status = 0
-        self.body = bytearray()
-        self.complete = False
-        self.until_close = True
-        self._parser = httptools.HttpResponseParser(self)
-
-    def feed(self, data: bytes) -> None:
-        self._parser.feed_data(data)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if name.lower() in (b"content-length", b"transfer-encoding"):
-            self.until_close = False
-
-    def on_headers_complete(self) -> None:
-        self.status = self._parser.get_status_code()
-
-    def on_body(self, data: bytes) -> None:
-        self.body += data
-
-    def on_message_complete(self) -> None:
-        self.complete = True
+def _make_url(path: str, query: dict[str, str]) -> str:
+    return f"http://engine{path}" + (f"?{urlencode(query)}" if query else "")
 
 
 class _Refusal(msgspec.Struct):

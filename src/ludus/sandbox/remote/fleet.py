@@ -4,7 +4,7 @@ A slot goes to a server that has room for its kind, else to one that is being st
 it. A server that still isolates its slots after many (`SlotServer.reusable`) is kept for `idle_seconds` after its last
 slot, for the next one. Any other server is ended with its slot. A server that died is ended at once: its slots have
 failed, and new ones go elsewhere. Where the number of slots is limited (`room`), the next one waits until another is
-closed.
+closed. So does one for which no further server can be started (`NoServerLeft`), while others run.
 """
 
 import asyncio
@@ -27,6 +27,10 @@ R = TypeVar("R", bound=RemoteSettings)
 _ISOLATION_WORDS = {"namespaces": "namespaces", "user": "a user of their own", "none": "nothing"}
 
 
+class NoServerLeft(SandboxError):
+    """No further server can be started now: what could run one is in use or does not answer."""
+
+
 class RemoteBackend(Backend[R]):
     """A backend that starts servers: containers, jobs or hosts that hold one or more slots each."""
 
@@ -45,7 +49,8 @@ class RemoteBackend(Backend[R]):
         raise NotImplementedError(f"{type(self).__name__}.get_kind")
 
     async def launch(self, spec: SandboxSpec) -> SlotServer:
-        """Start a server. Raises SandboxError, and leaves nothing behind, if that fails."""
+        """Start a server. Raises SandboxError, and leaves nothing behind, if that fails; `NoServerLeft` if a slot may
+        wait for one of those that run."""
         raise NotImplementedError(f"{type(self).__name__}.launch")
 
 
@@ -103,6 +108,8 @@ class Fleet:
         self._idle_seconds = idle_seconds
         self._servers: list[_ServerEntry] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._left = asyncio.Event()
+        """Set, and replaced, when a slot has left its server, or when there is none that could be waited for."""
         self._host: HostDir | None = None
         """Holds snapshots."""
         self._layers = 0
@@ -114,12 +121,12 @@ class Fleet:
         check_image(self._backend, spec)
         if self._room is not None:
             await self._room.acquire()
-        kind = self._backend.get_kind(spec)
-        entry = next((entry for entry in self._servers if entry.has_room(kind)), None) or self._launch(kind, spec)
-        entry.used += 1
-        if entry.idle_timer is not None:
-            entry.idle_timer.cancel()
-            entry.idle_timer = None
+        try:
+            entry = await self._find_place(spec)
+        except BaseException:
+            if self._room is not None:
+                self._room.release()
+            raise
         left = False
 
         async def leave() -> None:
@@ -133,11 +140,46 @@ class Fleet:
                         self._room.release()
 
         try:
-            server = await asyncio.shield(entry.starting)
-            return await server.open(spec, leave)
+            return await entry.starting.result().open(spec, leave)
         except BaseException:
             await run_shielded(leave())
             raise
+
+    async def _find_place(self, spec: SandboxSpec) -> _ServerEntry:
+        """A place on a server that runs. Waits while there can be none but on the servers that are full."""
+        while True:
+            left = self._left
+            try:
+                return await self._join(spec)
+            except NoServerLeft:
+                if not self._has_server(self._backend.get_kind(spec)):
+                    raise
+            await left.wait()
+
+    async def _join(self, spec: SandboxSpec) -> _ServerEntry:
+        kind = self._backend.get_kind(spec)
+        entry = next((entry for entry in self._servers if entry.has_room(kind)), None) or self._launch(kind, spec)
+        entry.used += 1
+        if entry.idle_timer is not None:
+            entry.idle_timer.cancel()
+            entry.idle_timer = None
+        try:
+            await asyncio.shield(entry.starting)
+        except SandboxError:
+            entry.used -= 1
+            raise
+        except BaseException:
+            await run_shielded(self._leave(entry))
+            raise
+        return entry
+
+    def _note_left(self) -> None:
+        """Wake those who wait for a place."""
+        self._left.set()
+        self._left = asyncio.Event()
+
+    def _has_server(self, kind: Hashable) -> bool:
+        return any(entry.kind == kind and (entry.used or entry.has_room(kind)) for entry in self._servers)
 
     async def snapshot(self, box: Sandbox) -> SandboxSpec:
         """The spec of slots that start with a copy of the present workspace of `box`. The driver keeps the copy."""
@@ -196,11 +238,14 @@ class Fleet:
         if task.cancelled() or task.exception() is not None:
             if entry in self._servers:
                 self._servers.remove(entry)
+            if not self._has_server(entry.kind):
+                self._note_left()
         elif not entry.used:  # the callers that waited for it have gone
             self._start_idle_timer(entry)
 
     async def _leave(self, entry: _ServerEntry) -> None:
         entry.used -= 1
+        self._note_left()
         server = entry.server
         if server is None:
             if not entry.used and not entry.starting.done():

@@ -21,7 +21,8 @@ from typing import Any
 
 from ludus.errors import ConfigError, SandboxError, boundary
 from ludus.sandbox import ImageSupport, SandboxSpec
-from ludus.sandbox.backend import BackendFinding, RemoteSettings
+from ludus.sandbox.backend import BackendFinding
+from ludus.sandbox.backend_settings import ModalSettings
 from ludus.sandbox.limits import compute_container_mb
 from ludus.sandbox.owner import OwnedResource, make_owner_mark
 from ludus.sandbox.remote.bundle import build_receive_command
@@ -29,7 +30,6 @@ from ludus.sandbox.remote.fleet import Once, RemoteBackend
 from ludus.sandbox.remote.link import StdioLink
 from ludus.sandbox.remote.remote_sandbox import SlotServer, finish_handshake
 from ludus.sandbox.teardown import run_shielded
-from ludus.types import Count, Positive, Whole
 
 _OWNER = "ludus-owner"
 _IDLE_SECONDS = 60
@@ -37,35 +37,6 @@ _IDLE_SECONDS = 60
 _END_SECONDS = 30.0
 _PIECE_BYTES = 2**20
 """The client takes no more than 2 MB at once."""
-
-
-class ModalSettings(RemoteSettings, frozen=True, kw_only=True, tag="modal"):
-    """Sandboxes of Modal."""
-
-    app: str = "ludus"
-    """The app that sandboxes belong to; made when it does not exist."""
-    image: str = "python:3.11"
-    """An image of a registry."""
-    slots: Count = 1
-    """Slots per sandbox; more than one needs namespaces inside it."""
-    cpus: Positive = 1.0
-    """Processors of a sandbox."""
-    memory_mb: Whole = 0
-    """Memory of a sandbox; 0: what its slots may use by their spec, and some for slotd."""
-    gpu: str = ""
-    """Kind and number of GPUs, such as `T4` or `A100:2`; empty for none."""
-    lifetime_seconds: Count = 3600
-    """Modal ends a sandbox after this time, whatever it does."""
-    secrets: tuple[str, ...] = ()
-    """Names of Modal secrets whose variables the container gets."""
-    region: str = ""
-    """Where to run; empty: anywhere."""
-    token_id_var: str = ""
-    """The NAME of the environment variable with Modal's token id; empty: what the modal client finds."""
-    token_secret_var: str = ""
-    """The NAME of the environment variable with Modal's token secret."""
-    trusted: bool = False
-    """Accept slots that are not isolated from each other, where Modal allows no better."""
 
 
 class Modal(RemoteBackend[ModalSettings]):

@@ -15,16 +15,17 @@ from collections.abc import Hashable, Mapping
 from contextlib import suppress
 from secrets import token_hex, token_urlsafe
 from types import MappingProxyType
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
 from msgspec import Struct, field
 
 from ludus.errors import SandboxError
-from ludus.http_client import Client, HttpError, Timeouts
+from ludus.http_client import Client, HttpError, Timeouts, send_with_retries
 from ludus.sandbox import ImageSupport, SandboxSpec
-from ludus.sandbox.backend import BackendFinding, BackendSettings, RemoteSettings
+from ludus.sandbox.backend import BackendFinding, BackendSettings
+from ludus.sandbox.backend_settings import NomadSettings
 from ludus.sandbox.limits import compute_container_mb
 from ludus.sandbox.owner import OwnedResource, make_owner_mark
 from ludus.sandbox.port.remote_port import STREAMS
@@ -34,55 +35,17 @@ from ludus.sandbox.remote.link import HttpLink
 from ludus.sandbox.remote.remote_sandbox import SlotServer, finish_handshake
 from ludus.sandbox.slotd.frames import Frame
 from ludus.sandbox.teardown import run_shielded
-from ludus.types import Count, Positive, Whole
 
 T = TypeVar("T")
 
 _TASK, _PORT = "slotd", "slotd"
 _WAIT_SECONDS = 30
 _LOOK_SECONDS = 5.0
+_PAUSES = (0.2, 1.0)
 _USER_CAPABILITIES = ("setuid", "setgid", "chown", "kill", "dac_override", "fowner")
 _NAMESPACE_CAPABILITIES = ("sys_admin", "sys_chroot", "net_admin", "setpcap")
 _IMAGE_CAPABILITIES = ("fsetid", "setfcap")
 _ENDED = ("failed", "lost", "complete")
-_ADDRESS = "http://localhost:4646"
-
-
-class NomadSettings(RemoteSettings, frozen=True, kw_only=True, tag="nomad"):
-    """Containers (or bare processes) that a Nomad cluster runs."""
-
-    address: str = _ADDRESS
-    """Nomad's address."""
-    token_var: str = ""
-    """The NAME of the environment variable that holds Nomad's token; empty for none."""
-    job_prefix: str = "ludus"
-    """How the names of our jobs begin."""
-    datacenters: tuple[str, ...] = ("dc1",)
-    """Where jobs may run."""
-    region: str = ""
-    """Empty: Nomad's own."""
-    namespace: str = ""
-    """Empty: Nomad's own."""
-    driver: Literal["docker", "singularity", "raw_exec"] = "docker"
-    """How Nomad runs slotd. `singularity` is raw_exec of `apptainer exec`."""
-    image: str = ""
-    """The image, for docker and singularity. Tasks with images of their own, for docker, name theirs."""
-    slots: Count = 10
-    """Slots per container."""
-    cpu_mhz: Count = 500
-    """Processor share of a container."""
-    memory_mb: Whole = 0
-    """Memory of a container; 0: what its slots may use by their spec, and some for slotd."""
-    gpus: Whole = 0
-    """NVIDIA GPUs of a container."""
-    privileged: bool = False
-    """Let slotd make namespaces: docker's privileged mode. Nomad's client must allow it."""
-    purge_on_start: bool = False
-    """Remove jobs with our prefix that other drivers have left, before the first job is started."""
-    api_seconds: Positive = 30.0
-    """Time for Nomad to reply."""
-    trusted: bool = False
-    """Accept slots without isolation, where nothing better is allowed."""
 
 
 class NomadError(SandboxError):
@@ -319,22 +282,19 @@ class _NomadApi:
         url = self._settings.address.rstrip("/") + path + (f"?{urlencode(query)}" if query else "")
         data = b"" if body is None else msgspec.json.encode(body)
         limits = Timeouts(connect=10.0, silence=seconds, total=seconds)
-        problem = NomadError("unreachable")
-        for pause in (0.2, 1.0, 0.0):
-            try:
-                response = await self._client.request(method, url, self._headers, data, timeouts=limits)
-            except HttpError as error:
-                problem = NomadError(f"Nomad cannot be reached: {error}")
-            else:
-                if response.status < 300:
-                    index = response.get_header("X-Nomad-Index")
-                    return _decode(response.body, kind), int(index) if index.isdigit() else 0
-                words = response.body[:300].decode(errors="replace").strip()
-                problem = NomadError(f"Nomad replied with status {response.status}: {words}", status=response.status)
-                if response.status < 500:
-                    break
-            await asyncio.sleep(pause)
-        raise problem
+        try:
+            response = await send_with_retries(
+                lambda: self._client.request(method, url, self._headers, data, timeouts=limits),
+                _PAUSES,
+                lambda status: status >= 500,
+            )
+        except HttpError as error:
+            raise NomadError(f"Nomad cannot be reached: {error}") from None
+        if response.status >= 300:
+            words = response.body[:300].decode(errors="replace").strip()
+            raise NomadError(f"Nomad replied with status {response.status}: {words}", status=response.status)
+        index = response.get_header("X-Nomad-Index")
+        return _decode(response.body, kind), int(index) if index.isdigit() else 0
 
 
 def _decode(data: bytes, kind: type[T]) -> T:

@@ -264,6 +264,7 @@ class SlotServer:
             "memory_mb": 0 if "memory" in self._container_limits else spec.memory_mb,
             "env": {**self._env, **dict(spec.env)},
             "mounts": self._list_mounts(spec),
+            "folders": spec.folders,
         }
         call = self._link.call({"op": "open", "slot": name, "spec": request}, seconds=_OPEN_SECONDS)
         try:

@@ -64,8 +64,8 @@ async def find_isolation(
     return Isolation(NONE, reason=reason)
 
 
-def draw_user() -> int:
-    """Draw a random user id for a slot. Only root can use it."""
+def sample_user() -> int:
+    """Sample a random user id for a slot. Only root can use it."""
     start, size = _HIGH_USERS
     user = start + secrets.randbelow(size)
     fd = os.memfd_create("probe")

@@ -19,6 +19,8 @@ HOME = "/home/agent"
 LIB = "/run/ludus/lib"
 IO = "/run/ludus/io"
 WORKSPACE = "/workspace"
+FOLDERS = ".folders"
+"""The folder in home that holds further folders of a slot."""
 _SYSTEM = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "etc", "opt", "nix", "gnu")
 _OWN = ("proc", "sys", "dev", "tmp", "run", "home", "workspace")
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
@@ -44,6 +46,8 @@ class ViewOptions(NamedTuple):
     """A folder that the slot must not see."""
     mounts: tuple[tuple[str, str], ...] = ()
     """More folders (source, target) to show."""
+    folders: tuple[str, ...] = ()
+    """More folders that the slot may write to."""
 
 
 def build_view(libc: syscalls.Libc, options: ViewOptions) -> None:
@@ -54,6 +58,8 @@ def build_view(libc: syscalls.Libc, options: ViewOptions) -> None:
     for point, flags in syscalls.list_mounts_below(options.root):
         _make_read_only(libc, point, flags)
     _mount_own_files(libc, options)
+    for folder in options.folders:
+        _mount_folder(libc, options, folder)
     mount_devices(libc, options.root + "/dev")
     os.mkdir(options.root + "/proc")
     if options.hidden and os.path.isdir(options.root + options.hidden):
@@ -121,6 +127,15 @@ def _mount_own_files(libc: syscalls.Libc, options: ViewOptions) -> None:
         if os.path.isfile(f"{root}/etc/{name}"):
             libc.mount(f"{options.etc}/{name}", f"{root}/etc/{name}", flags=syscalls.BIND)
             remount_read_only(libc, f"{root}/etc/{name}", syscalls.NOSUID | syscalls.NODEV)
+
+
+def _mount_folder(libc: syscalls.Libc, options: ViewOptions, folder: str) -> None:
+    """Show a folder of home at another place."""
+    place = f"{options.root}{HOME}/{FOLDERS}{folder}"
+    os.makedirs(place)
+    os.chown(place, options.owner, options.owner)
+    os.makedirs(options.root + folder, exist_ok=True)
+    libc.mount(place, options.root + folder, flags=syscalls.BIND)
 
 
 def mount_devices(libc: syscalls.Libc, dev: str) -> None:

@@ -97,7 +97,7 @@ class PlainStarter:
         if self._user is None:
             shells, watched, others = tuple(self._shells), self._children.watched, frozenset(self._other_marks())
             return await loop.run_in_executor(None, kill_marked, self._mark, shells, watched, others)
-        user, stranger = self._user, isolation.draw_user()
+        user, stranger = self._user, isolation.sample_user()
         await self._children.run(lambda: kill_as_user(user, stranger))
         return await loop.run_in_executor(None, has_processes, user)
 

@@ -169,6 +169,7 @@ def _parse_spec(fields: dict[str, Any]) -> SlotSpec:
         int(fields["memory_mb"]),
         {str(name): str(value) for name, value in fields["env"].items()},
         tuple((str(source), str(target)) for source, target in fields["mounts"]),
+        tuple(map(str, fields.get("folders", ()))),
     )
 
 

@@ -90,6 +90,9 @@ def _fill_dir(slotd_dir: SlotdDir, bash: str, bash_owner: int | None) -> None:
     os.mkdir(slotd_dir.lib)
     os.chmod(slotd_dir.lib, 0o755)
     write_file(f"{slotd_dir.lib}/ops.sh", read_script("ops.sh"), 0o444)
+    os.mkdir(f"{slotd_dir.lib}/bin")
+    os.chmod(f"{slotd_dir.lib}/bin", 0o755)
+    write_file(f"{slotd_dir.lib}/bin/python", read_script("python.sh"), 0o555)
     with open(bash, "rb") as file:
         # Executable but not readable: the kernel then hides the memory and the descriptors of the slots' shells from
         # the slot's other processes.

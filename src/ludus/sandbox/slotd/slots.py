@@ -59,6 +59,8 @@ class SlotSpec(NamedTuple):
     env: dict[str, str]
     mounts: tuple[tuple[str, str], ...] = ()
     """Folders (source, target) that the slot may read."""
+    folders: tuple[str, ...] = ()
+    """Further folders that the slot may write to."""
 
 
 class SlotPaths(NamedTuple):
@@ -273,7 +275,7 @@ class Slots:
 
     def _prepare_slot(self, name: str, spec: SlotSpec, isolation: Isolation) -> Slot:
         """Make the folders and the starter of a slot. Nothing runs yet."""
-        user = levels.draw_user() if isolation.own_users else os.geteuid()
+        user = levels.sample_user() if isolation.own_users else os.geteuid()
         if isolation.level != levels.NAMESPACES and spec.mounts:
             raise SandboxError("sandbox.caches needs namespaces, which slotd may not make there", retryable=False)
         folder = self._dir.make_slot_folder(user)
@@ -282,6 +284,8 @@ class Slots:
             starter: SlotStarter = self._make_namespace_starter(spec, isolation, user, folder, paths)
         else:
             paths = self._make_shared_paths(folder, user, isolation)
+            if self._settings.exclusive:
+                _make_folders(spec.folders, user)
             program = self._make_program(spec, paths, isolation, folder)
             starter = PlainStarter(
                 self._libc,
@@ -314,6 +318,7 @@ class Slots:
             spec.disk_mb,
             self._dir.path,
             spec.mounts,
+            spec.folders,
         )
         program = self._make_program(spec, paths, isolation, folder)
         image = ImagePlace(folder + "/changes", paths.workspace) if self._has_image else None
@@ -352,6 +357,8 @@ class Slots:
         if self._settings.view == "system":
             own = {"PATH": os.environ.get("PATH", os.defpath)}
         own.setdefault("LANG", "C.UTF-8")
+        if not self._has_image:  # an image has the programs that it has
+            own["PATH"] = f"{own.get('PATH', os.defpath)}:{paths.lib}/bin"
         name = "root" if self._has_image else "agent"
         own.update(HOME=paths.home, USER=name, LOGNAME=name, SHELL="/bin/bash", TERM="dumb")
         own.update(PWD=paths.workspace)
@@ -412,6 +419,9 @@ class Slots:
         for path in (slot.paths.workspace, slot.paths.home):
             if path in (mount_view.WORKSPACE, mount_view.HOME):
                 slot_dirs.empty_folder(path)
+        if self._settings.exclusive and self.isolation.level != levels.NAMESPACES:
+            for path in slot.spec.folders:
+                slot_dirs.empty_folder(path)
         if slot.user != os.geteuid():
             slot_dirs.remove_user_files(slot.user)
 
@@ -421,6 +431,14 @@ async def open_slots(settings: SlotdSettings, children: Children) -> Slots:
     slots = Slots(settings, children)
     await slots.find_isolation()
     return slots
+
+
+def _make_folders(folders: tuple[str, ...], user: int) -> None:
+    """Make further folders of the only slot of a container."""
+    for path in folders:
+        with contextlib.suppress(OSError):  # the image is read-only
+            os.makedirs(path, exist_ok=True)
+            os.chown(path, user, user)
 
 
 def _load_libc() -> syscalls.Libc | None:

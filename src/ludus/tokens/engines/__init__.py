@@ -16,9 +16,10 @@ from typing import Any, ClassVar, NoReturn, TypeVar
 
 import msgspec
 
+from ludus.encoding import to_json
 from ludus.errors import ModelError
 from ludus.http_client import Client, HttpError
-from ludus.models.reply_pieces import Drawing
+from ludus.models.reply_pieces import PieceStream
 from ludus.models.server import (
     BadReply,
     Endpoint,
@@ -32,7 +33,7 @@ from ludus.models.server import (
 )
 from ludus.models.server_pool import ServerPool, Tell, Timing
 from ludus.tokens import EngineFacts, Generation, TakeIds
-from ludus.types import Finish, JsonObject, Sampling, to_json
+from ludus.types import Finish, JsonObject, Sampling
 
 T = TypeVar("T")
 
@@ -153,13 +154,13 @@ class StreamingHttpEngine(HttpEngine):
         """A reader for one streamed reply."""
 
     async def stream(
-        self, ids: Sequence[int], sampling: Sampling, drawing: Drawing, begin: Callable[[], TakeIds]
+        self, ids: Sequence[int], sampling: Sampling, reply_stream: PieceStream, begin: Callable[[], TakeIds]
     ) -> Generation:
-        """Draw one reply and pass it on while it is drawn."""
+        """Sample one reply and pass it on while it is sampled."""
         data = self._write_request(ids, await self._set_limit(ids, sampling), **self.stream_fields)
         return await self._servers.run_with_retries(
             lambda lane: lane.server.exchange_stream(
-                data, self.make_stream_reader(begin()), lambda reply: self.parse_replies(reply)[0], drawing
+                data, self.make_stream_reader(begin()), lambda reply: self.parse_replies(reply)[0], reply_stream
             )
         )
 

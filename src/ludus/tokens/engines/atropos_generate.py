@@ -1,8 +1,9 @@
 """The `/generate` contract of Atropos: a small server around vLLM that its trainer brings, and that others copy.
 
 The request holds vLLM's sampling parameters by name and nothing else, or the server fails. Ids are read from
-`token_ids`, and each logprob under its own id, because the order in the dictionaries is not reliable. The server drops
-a doubled begin-of-text token. Its echo of the prompt shows that, and a session refuses the reply.
+`token_ids`, and each logprob under its own id, because the order in the dictionaries is not reliable. A server without
+`token_ids` has the ids in its logprobs: where each place has one, it is the sampled one. The server drops a doubled
+begin-of-text token. Its echo of the prompt shows that, and a session refuses the reply.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,9 +44,7 @@ class AtroposEngine(HttpEngine):
         if reply.text is None and reply.token_ids is None:
             raise BadReply("it has neither text nor token_ids")
         if reply.token_ids is None:
-            raise make_ids_error(
-                "the /generate server", "Its reply has no `token_ids`; update it, or use the engine 'vllm'."
-            )
+            reply.token_ids = [_find_ids(places) for places in reply.logprobs or ()]
         if not reply.logprobs or len(reply.logprobs) != len(reply.token_ids):
             raise make_logprobs_error(
                 "the /generate server", "The request had `logprobs: 0`, which means those of the sampled tokens."
@@ -91,10 +90,23 @@ def _read_reply(reply: _Reply, index: int) -> Generation:
     )
 
 
+def _find_ids(places: Sequence[Any]) -> list[int]:
+    """The ids of a reply, which are the names of its logprobs."""
+    found = [[key for entry in _list_entries(place) for key in entry] for place in places]
+    if any(len(keys) != 1 for keys in found):
+        raise make_ids_error(
+            "the /generate server",
+            "Its reply has no `token_ids`, and several logprobs for one place; update it, or use the engine 'vllm'.",
+        )
+    return [int(keys[0]) for keys in found]
+
+
 def _find_logprob(number: int, place: Any) -> float | None:
-    """The logprob of an id in a dictionary by id, or in a list of such dictionaries."""
+    found = (entry[str(number)] for entry in _list_entries(place) if str(number) in entry)
+    return next(map(parse_logprob, found), None)
+
+
+def _list_entries(place: Any) -> list[Mapping[str, Any]]:
+    """The logprobs of a place: a dictionary by id, or a list of such dictionaries."""
     found: list[Any] = place if isinstance(place, list) else [place]  # pyright: ignore[reportUnknownVariableType]
-    for entry in found:
-        if isinstance(entry, Mapping) and str(number) in entry:
-            return parse_logprob(entry[str(number)])  # pyright: ignore[reportUnknownArgumentType]
-    return None
+    return [entry for entry in found if isinstance(entry, Mapping)]

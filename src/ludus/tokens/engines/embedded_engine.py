@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from ludus.models.embedded import EmbeddedRuntime, EmbeddedServer, EmbeddedSettings
-from ludus.models.reply_pieces import Drawing
+from ludus.models.embedded import EmbeddedRuntime, EmbeddedServer
+from ludus.models.reply_pieces import PieceStream
 from ludus.models.server import ServerSettings
+from ludus.models.settings import EmbeddedSettings
 from ludus.models.weights import Tell
 from ludus.tokens import EngineFacts, Generation, Guide, TakeIds
 from ludus.tokens.engines.llamacpp import LlamaCppEngine, write_guide
@@ -41,12 +42,12 @@ class EmbeddedEngine:
         return await (await self.ensure_started()).generate(ids, sampling, n)
 
     async def stream(
-        self, ids: Sequence[int], sampling: Sampling, drawing: Drawing, begin: Callable[[], TakeIds]
+        self, ids: Sequence[int], sampling: Sampling, reply_stream: PieceStream, begin: Callable[[], TakeIds]
     ) -> Generation:
-        """Draw one reply and pass it on while it is drawn."""
+        """Sample one reply and pass it on while it is sampled."""
         if sampling.max_tokens is None:
             sampling = msgspec.structs.replace(sampling, max_tokens=self._runtime.reply_tokens)
-        return await (await self.ensure_started()).stream(ids, sampling, drawing, begin)
+        return await (await self.ensure_started()).stream(ids, sampling, reply_stream, begin)
 
     def write_guide(self, guide: Guide) -> JsonObject:
         return write_guide(guide)

@@ -7,10 +7,10 @@ lowest float, and is read as "none".
 
 The server reports no probability for an id that ends inside a character, such as the first ids of most emoji. The
 logprob of such an id is asked for afterwards: a request with the ids before it lists the likely next ids with their
-logprobs. A stream leaves such ids out altogether. A streamed reply with a gap is therefore drawn again with the same
+logprobs. A stream leaves such ids out altogether. A streamed reply with a gap is therefore sampled again with the same
 seed and without a stream; it is recorded if it has the text that was streamed.
 
-The server draws one reply per request. Several replies are requested in parallel.
+The server samples one reply per request. Several replies are requested in parallel.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Struct
 
 from ludus.errors import ModelError
-from ludus.models.reply_pieces import Drawing, Piece
+from ludus.models.reply_pieces import Piece, PieceStream
 from ludus.models.server import BadReply, ServerFault, StreamedReply, find_message
 from ludus.tokens import EngineFacts, Generation, Guide, TakeIds
 from ludus.tokens.engines import (
@@ -52,13 +52,13 @@ class LlamaCppEngine(StreamingHttpEngine):
         return LlamaCppStreamReader(take)
 
     async def stream(
-        self, ids: Sequence[int], sampling: Sampling, drawing: Drawing, begin: Callable[[], TakeIds]
+        self, ids: Sequence[int], sampling: Sampling, reply_stream: PieceStream, begin: Callable[[], TakeIds]
     ) -> Generation:
-        """Draw one reply and pass it on while it is drawn."""
+        """Sample one reply and pass it on while it is sampled."""
         if sampling.seed is None:
             sampling = msgspec.structs.replace(sampling, seed=random.randrange(2**31))
         try:
-            return await super().stream(ids, sampling, drawing, begin)
+            return await super().stream(ids, sampling, reply_stream, begin)
         except IdsMissing as gap:
             (again,) = await self.generate(ids, sampling)
             if (again.text or "").rstrip("\ufffd") != gap.text.rstrip("\ufffd"):
@@ -90,24 +90,24 @@ class LlamaCppEngine(StreamingHttpEngine):
 
     async def generate(self, ids: Sequence[int], sampling: Sampling, n: int = 1) -> list[Generation]:
         if n == 1:
-            (drawn,) = await super().generate(ids, sampling)
-            return [await self._add_missing_logprobs(ids, drawn)]
+            (sampled,) = await super().generate(ids, sampling)
+            return [await self._add_missing_logprobs(ids, sampled)]
         try:
             async with asyncio.TaskGroup() as group:
-                draws = (self.generate(ids, _vary_seed(sampling, i)) for i in range(n))
-                tasks = [group.create_task(draw) for draw in draws]
+                samples = (self.generate(ids, _vary_seed(sampling, i)) for i in range(n))
+                tasks = [group.create_task(sample) for sample in samples]
         except BaseExceptionGroup as failed:
             raise failed.exceptions[0] from None  # callers expect one error
         return [task.result()[0] for task in tasks]
 
-    async def _add_missing_logprobs(self, ids: Sequence[int], drawn: Generation) -> Generation:
-        if None not in drawn.logprobs:
-            return drawn
-        logprobs = list(drawn.logprobs)
+    async def _add_missing_logprobs(self, ids: Sequence[int], sampled: Generation) -> Generation:
+        if None not in sampled.logprobs:
+            return sampled
+        logprobs = list(sampled.logprobs)
         for place, known in enumerate(logprobs):
             if known is None:
-                logprobs[place] = await self._fetch_logprob((*ids, *drawn.ids[:place]), drawn.ids[place])
-        return msgspec.structs.replace(drawn, logprobs=tuple(logprobs))
+                logprobs[place] = await self._fetch_logprob((*ids, *sampled.ids[:place]), sampled.ids[place])
+        return msgspec.structs.replace(sampled, logprobs=tuple(logprobs))
 
     async def _fetch_logprob(self, ids: Sequence[int], wanted: int) -> float | None:
         """The logprob of one id after others; None if the server does not tell it."""
@@ -275,8 +275,8 @@ class IdsMissing(ServerFault):
 
     def __init__(self, text: str) -> None:
         super().__init__(
-            "llama.cpp left out ids that end inside a character, and the same reply could not be drawn again. Requests "
-            "without `stream` do not have this problem.",
+            "llama.cpp left out ids that end inside a character, and the same reply could not be sampled again. "
+            "Requests without `stream` do not have this problem.",
             retryable=False,
         )
         self.text = text
@@ -295,7 +295,7 @@ class LlamaCppStreamReader:
         """The number of ids before the first gap; None: there is no gap."""
 
     @property
-    def has_drawn(self) -> bool:
+    def has_sampled(self) -> bool:
         return bool(self._places)
 
     def take(self, event: bytes) -> list[Piece]:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from ludus.encoding import to_json
 from ludus.models.server import BadReply
 from ludus.tokens import EngineFacts, Generation, Guide
 from ludus.tokens.engines import (
@@ -21,7 +22,7 @@ from ludus.tokens.engines import (
     parse_logprobs,
 )
 from ludus.tokens.engines.vllm import build_sampling, read_tokens
-from ludus.types import JsonObject, Sampling, to_json
+from ludus.types import JsonObject, Sampling
 
 
 class SglangEngine(HttpEngine):

@@ -153,7 +153,7 @@ class VllmStreamReader:
         self._usage: _Usage | None = None
 
     @property
-    def has_drawn(self) -> bool:
+    def has_sampled(self) -> bool:
         return bool(self._ids)
 
     def take(self, event: bytes) -> list[Piece]:

@@ -1,1 +1,0 @@
-"""Files written for `HermesAgentBaseEnv`, run by Ludus: `ludus process hermes:FILE.py` (docs/hermes.md)."""

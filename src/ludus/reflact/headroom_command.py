@@ -1,0 +1,150 @@
+"""`ludus headroom`: measure before training whether it is worth it.
+
+The initial skill runs twice on the selection split, and some train tasks run with their reference as a hint. The run
+directory keeps the rollouts, so a run that was stopped is resumed. The test split stays sealed.
+"""
+
+import json
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import msgspec
+
+from ludus.arguments import RunArguments, make_argument
+from ludus.command import ENGINE, ROLLOUTS, RUN_TAKES, Command
+from ludus.command.run_command import RunResult, RunWork, run_command
+from ludus.command.terminal import format_count
+from ludus.config import Config
+from ludus.config.tree import TRAINING, WEIGHTS
+from ludus.encoding import to_json
+from ludus.errors import ConfigError, LudusError
+from ludus.policy import Policy
+from ludus.reflact.command import make_plan
+from ludus.reflact.earlier_runs import EarlierRun
+from ludus.reflact.estimate import Estimate
+from ludus.reflact.estimate_command import estimate_run
+from ludus.reflact.headroom import Headroom, add_hint, advise, assess, judge_outlook, list_hinted
+from ludus.reflact.headroom_table import REPORT, print_headroom
+from ludus.reflact.journal import Journal, StageProgress
+from ludus.reflact.measure import Outage, SkillRunner, Stopped, Trial, make_measure
+from ludus.reflact.plan import Plan, hash_content
+from ludus.reflact.training_run import get_initial_skill
+from ludus.reflact.training_tables import TrainingBar
+from ludus.run import Run, RunKind
+from ludus.run_info import note_planned
+
+
+class NothingMeasured(LudusError):
+    """No task has a score in both runs."""
+
+
+HEADROOM = RunKind(
+    "headroom", sections=TRAINING | WEIGHTS, failures=(Outage, NothingMeasured), files={"report": REPORT}
+)
+
+
+class HeadroomArguments(RunArguments):
+    hints: int
+
+
+def run(arguments: HeadroomArguments) -> int:
+    return run_command(arguments, HeadroomWork, "ludus headroom gsm8k")
+
+
+class HeadroomWork(RunWork):
+    """Measures the initial skill."""
+
+    kind = HEADROOM
+
+    def __init__(self, config: Config, arguments: HeadroomArguments) -> None:
+        if arguments.hints < 0:
+            raise ConfigError(f"--hints is {arguments.hints}: use 0 for none")
+        self.config, self.hints = config, arguments.hints
+        self.plan = make_plan(config)
+        self.env = self.plan.env
+        self.quiet = arguments.quiet or arguments.json
+        self.result: dict[str, Any] | None = None
+
+    def prepare(self, policy: Policy) -> Mapping[str, str]:
+        return {**hash_content(self.plan, policy), "command": HEADROOM.name, "hints": str(self.hints)}
+
+    async def work(self, run: Run) -> bool:
+        note_planned(run.directory, self._count_rollouts())
+        bar = None if self.quiet else TrainingBar(self.plan.settings.gate, 0, self._count_rollouts())
+
+        def show(progress: StageProgress) -> None:
+            run.write_spent()
+            if bar is not None:
+                bar(progress, f"{format_count(run.ledger.total.usage.tokens)} tokens")
+
+        journal = Journal(show)
+        runner = SkillRunner(run.runner, run.policy, journal)
+        with bar or nullcontext():
+            try:
+                found = await measure_headroom(runner, self.plan, self.hints)
+            except Stopped:
+                return False
+        if found is None:
+            raise NothingMeasured("no selection task has a score in both runs: look at the failed rollouts")
+        before = EarlierRun(str(run.directory.path), journal.sum_costs(), 1.0 - found.score)
+        self.result = describe_headroom(found, await estimate_run(self.config, self.plan, run.policy, before))
+        run.directory.write(REPORT, msgspec.json.format(to_json(self.result), indent=2) + b"\n")
+        return True
+
+    def _count_rollouts(self) -> int:
+        plan = self.plan
+        hinted = len(list_hinted(plan.splits.train, self.hints))
+        return 2 * plan.sizes.selection * plan.settings.selection_replicates + 2 * hinted
+
+    def conclude(self, run: Run) -> RunResult:
+        result = self.result
+        return RunResult({"headroom": result}, lambda out: print_headroom(result, out))
+
+
+async def measure_headroom(runner: SkillRunner, plan: Plan, hints: int) -> Headroom | None:
+    """Run the initial skill twice on the selection split, and train tasks without and with a hint, side by side."""
+    skill, settings = get_initial_skill(runner.policy), plan.settings
+    size = settings.selection_replicates
+    tasks = plan.selection
+    arms = [
+        [Trial(skill, task, settings.seed, r) for task in tasks for r in range(start, start + size)]
+        for start in (0, size)
+    ]
+    hinted = list_hinted(plan.splits.train, hints)
+    plain = [Trial(skill, task, settings.seed) for task in hinted]
+    hinting = [Trial(add_hint(skill, task), task, settings.seed) for task in hinted]
+    rollouts = iter(await runner.run_trials([*arms[0], *arms[1], *plain, *hinting], "headroom"))
+    first, second, unhinted, with_hint = ([next(rollouts) for _ in part] for part in (*arms, plain, hinting))
+    return assess(make_measure(skill, first), make_measure(skill, second), with_hint, unhinted)
+
+
+def describe_headroom(found: Headroom, guess: Estimate) -> dict[str, Any]:
+    """The report as plain values: the numbers, the outlook, the sentence, and what a training run would take."""
+    cost = {
+        role: {"calls": guess.count_calls(role).likely, "tokens": guess.count_tokens(role).likely}
+        for role in ("agent", "optimizer")
+    }
+    numbers = json.loads(to_json(found))
+    return {**numbers, "room": found.room, "outlook": judge_outlook(found), "advice": advise(found), "training": cost}
+
+
+COMMAND = Command(
+    run,
+    "ludus headroom gsm8k --data.pool train,test --data.ratio 1:1:1 --model.base_url URL --model.name NAME\n"
+    "ludus headroom gsm8k --hints 0        # without the upper bound: no train task is run",
+    (
+        *RUN_TAKES,
+        ENGINE,
+        make_argument(
+            "--hints",
+            type=int,
+            default=16,
+            metavar="N",
+            help="how many train tasks are run with the reference answer as a hint, for the upper bound; default: 16",
+        ),
+    ),
+    HeadroomArguments,
+    "settings: those of ludus train (list them: ludus config; explained in docs/skill-training.md)",
+    ROLLOUTS | TRAINING | {"engine", "budget.rollouts"},
+)

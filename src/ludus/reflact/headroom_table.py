@@ -1,0 +1,67 @@
+"""The result of `ludus headroom` on a terminal."""
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ludus.command.terminal import format_count, make_console, make_facts_table, make_text
+from ludus.errors import StoreError
+
+REPORT = "headroom.json"
+
+
+def print_headroom(found: Mapping[str, Any] | None, out: Path) -> None:
+    """Print the numbers and the advice; nothing if there are none yet."""
+    if found is None:
+        return
+    console = make_console()
+    table = make_facts_table()
+    for name, words in _list_numbers(found):
+        table.add_row(name, make_text(words))
+    console.print(table)
+    console.print(make_text(f"\n{found['advice']}", "bold"), soft_wrap=True)
+    console.print(make_text(f"\n{out}   ludus show {shlex.quote(str(out))} TASK prints a transcript", "dim"))
+
+
+def show_headroom(path: Path, state: str = "", *, as_json: bool) -> None:
+    """Print a headroom run again. `state`: how it goes, if it is not finished."""
+    found = read_headroom(path)
+    if found is None:
+        now = f"not finished ({state})" if state else "not finished"
+        raise StoreError(f"{path}: the run is {now}; ludus headroom --resume --out {path}")
+    if as_json:
+        print(json.dumps({"run": str(path), "headroom": found}))
+    else:
+        print_headroom(found, path)
+
+
+def read_headroom(path: Path) -> dict[str, Any] | None:
+    """The report of a headroom run; None if it is not finished."""
+    try:
+        return json.loads((path / REPORT).read_text("utf-8"))
+    except FileNotFoundError:
+        return None
+
+
+def _list_numbers(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    band = found["interval"]
+    interval = f" [{band['low']:.0%}, {band['high']:.0%}]" if band else ""
+    yield "initial skill", f"passes {found['score']:.0%}{interval} of {found['tasks']} selection tasks, in two runs"
+    if found["failed"]:
+        yield "without a score", f"{found['failed']} of {found['rollouts']} rollouts"
+    yield "A/A difference", f"{100 * found['difference']:+.0f} points; {found['changed']:.0%} of the tasks changed"
+    yield "noise", f"two runs of the same skill differ by up to {100 * found['noise']:.0f} points (95 %)"
+    yield "smallest gain", f"{100 * found['smallest_effect']:.0f} points can be shown by one comparison (80 % power)"
+    yield "for 5 points", f"about {found['tasks_needed']} selection rollouts"
+    if found["hinted"] is not None:
+        tasks = f"{found['hints']} train tasks"
+        words = f"{found['hinted']:.0%} of {tasks} with the reference as a hint, {found['unhinted']:.0%} without"
+        yield "upper bound", words
+    else:
+        yield "upper bound", "unknown: no train task has a reference in words, or hints are off"
+    cost = found["training"]
+    agent, optimizer = cost["agent"], cost["optimizer"]
+    calls = f"{agent['calls']} rollouts ({format_count(agent['tokens'])} tokens)"
+    yield "a training run", f"{calls}, {optimizer['calls']} replies of the optimizer"

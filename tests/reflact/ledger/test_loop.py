@@ -1,0 +1,203 @@
+"""The recipe `ledger` end to end, in a small world where it is known what helps and what harms."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from ludus.reflact.items import credit_item
+from ludus.reflact.ledger.credit import add_readings
+from ludus.reflact.ledger.line_records import LineLedger
+from ludus.reflact.ledger.loop import DRAWS, SampleRecord
+from ludus.reflact.ledger.settings import LedgerSettings
+from ludus.reflact.proposers import Proposer, View
+from ludus.reflact.records import Record, Reflection, Step, Summary, count_rollouts
+from ludus.reflact.train_settings import Appendix, SlowUpdate, TrainSettings
+from ludus.reflact.training_run import Resources
+from ludus.runner import Runner
+from ludus.skill import Edit, read_notes
+from ludus.store import MemoryStore
+from ludus.types import Message, Rollout
+
+SETTINGS = TrainSettings(recipe="ledger", epochs=8, ledger=LedgerSettings(batch_size=6), optimizer_tries=1)
+
+
+def train(world: SimpleNamespace, **more: Any) -> list[Record]:
+    return world.run(**{"settings": SETTINGS, "splits": world.splits(train=12), **more})
+
+
+def get_steps(records: list[Record]) -> list[Step]:
+    return [record for record in records if isinstance(record, Step)]
+
+
+def get_summary(records: list[Record]) -> Summary:
+    assert isinstance(records[-1], Summary)
+    return records[-1]
+
+
+def test_the_rules_that_help_are_found_shipped_and_claimed(world: SimpleNamespace):
+    records = train(world)
+    end = get_summary(records)
+    assert len(get_steps(records)) == 16, "eight times twelve tasks, six at a time"
+    assert all(world.rule(n) in end.best.skill.text for n in range(3))
+    assert end.best.test is not None and end.initial.test is not None
+    assert (end.initial.test.overall.hard, end.best.test.overall.hard) == (0.0, 1.0)
+    assert end.claim is not None and end.claim.gain
+    assert end.claim.sentence.startswith("+100 points [") and "on 6 test tasks" in end.claim.sentence
+    assert {entry.stage for entry in end.spent if entry.role == "agent"} == {"rollout", "ship", "test"}
+
+
+def harmful(world: SimpleNamespace) -> Any:
+    def replies(messages: tuple[Message, ...]) -> Any:
+        reply = world.optimizer(messages)
+        for item in reply["items"]:
+            item["content"] = world.HARM if item["content"].endswith("RULE-1.") else item["content"]
+        return reply
+
+    return world.optimizer_model(replies)
+
+
+def test_what_harms_is_suspected_and_retired_while_what_helps_is_kept(world: SimpleNamespace):
+    records = train(world, optimizer=harmful(world))
+    ledger = records[-1].state.ledger
+    assert isinstance(ledger, LineLedger)
+    (bad,) = [line for line in ledger.lines if line.edit.content == world.HARM]
+    assert bad.suspected and not bad.is_alive and bad.id not in ledger.working
+    best = get_summary(records).best.skill.text
+    assert world.HARM not in best and "RULE-0" in best and "RULE-2" in best
+
+
+def test_where_nothing_helps_the_initial_skill_stays(world: SimpleNamespace):
+    def replies(messages: tuple[Message, ...]) -> Any:
+        reply = world.optimizer(messages)
+        for number, item in enumerate(reply["items"]):
+            item["content"] = f"Be brief ({number})."
+        return reply
+
+    end = get_summary(train(world, optimizer=world.optimizer_model(replies)))
+    assert end.best.skill == end.initial.skill
+    assert end.claim is not None and not end.claim.gain
+    assert end.claim.sentence == "no gain that could be told from chance; the initial skill stays"
+
+
+def test_every_rollout_has_a_text_of_its_own_and_the_store_knows_its_lines(world: SimpleNamespace):
+    store = MemoryStore()
+    records = train(world, store=store)
+    sampled: dict[str, tuple[str, ...]] = {}
+    for _, body in store.read_records(DRAWS):
+        sampled |= msgspec.json.decode(body, type=SampleRecord).texts
+    run_with = {(r.task.id, r.provenance.skill) for r in store.outcomes.values()}
+    readings = [reading for step in get_steps(records) if step.lines for reading in step.lines.readings]
+    assert len(readings) == 96 and len({reading.lines for reading in readings}) > 4
+    for reading in readings:
+        assert sampled[reading.skill] == reading.lines
+        assert (reading.task, reading.skill) in run_with
+
+
+def test_the_ledger_follows_from_the_readings_and_proposals_of_the_steps(world: SimpleNamespace):
+    """Credit can be computed again from the records alone."""
+    ledger = LineLedger()
+    for step in get_steps(train(world)):
+        assert step.lines is not None and isinstance(step.state.ledger, LineLedger)
+        after = step.state.ledger
+        ledger = add_readings(replace(ledger, taken=after.taken), step.lines.readings, SETTINGS.ledger.tuning)
+        assert ledger.beliefs == after.beliefs and ledger.seen == after.seen
+        assert {line.id: line.weight for line in ledger.lines}.items() <= {
+            line.id: line.weight for line in after.lines
+        }.items()
+        ledger = after
+
+
+def test_tasks_of_a_block_share_one_text(world: SimpleNamespace):
+    settings = replace(SETTINGS, ledger=LedgerSettings(batch_size=6, block_size=3))
+    for step in get_steps(train(world, settings=settings)):
+        assert step.lines is not None
+        skills = [reading.skill for reading in step.lines.readings]
+        assert skills == [skills[0]] * 3 + [skills[3]] * 3
+
+
+def test_a_limit_of_rollouts_holds_with_shipping_and_test(world: SimpleNamespace):
+    records = train(world, resources=Resources(rollouts=72))
+    assert count_rollouts(get_summary(records).spent) <= 72
+    assert len(get_steps(records)) == 8, "four fifths of the sixty that the test leaves"
+
+
+def test_failures_without_a_reading_are_recorded_and_nothing_is_learned(world: SimpleNamespace):
+    records = train(world, optimizer=world.optimizer_model(lambda messages: "no"))
+    assert all(step.events for step in get_steps(records))
+    assert records[-1].state.ledger == replace(
+        LineLedger(),
+        **{name: getattr(records[-1].state.ledger, name) for name in ("taken", "seen", "beliefs", "digest")},
+    )
+
+
+def test_notes_go_into_every_text(world: SimpleNamespace):
+    records = train(world, settings=replace(SETTINGS, appendix=Appendix(enabled=True)))
+    assert read_notes(get_summary(records).final.skill) == ("Remember.",)
+    assert sum(step.notes_added for step in get_steps(records)) == 1
+
+
+def test_a_step_names_what_became_of_each_proposal(world: SimpleNamespace):
+    first, *_ = get_steps(train(world))
+    assert [fate.status for fate in first.fates] == [f"applied: new line L{n}" for n in (1, 2, 3)]
+    assert [fate.item.support for fate in first.fates] == [len(fate.item.evidence) for fate in first.fates]
+    assert sum(fate.item.support for fate in first.fates) == 6, "each task called for one rule"
+    assert first.action == "working_text_changed" and first.candidate == first.state.current.skill
+    assert {"draw", "rollout", "reflect", "assess"} <= first.seconds.keys()
+
+
+@pytest.mark.parametrize("train_tasks", [1, 2, 5])
+def test_few_train_tasks_are_enough(world: SimpleNamespace, train_tasks: int):
+    records = train(world, splits=world.splits(train=train_tasks))
+    assert isinstance(records[-1], Summary)
+
+
+def test_two_runs_are_equal(world: SimpleNamespace):
+    one, two = (asyncio.run(world.collect(_start(world))) for _ in range(2))
+    assert [replace(r, seconds={}) for r in one] == [replace(r, seconds={}) for r in two]
+
+
+def _start(world: SimpleNamespace) -> Any:
+    from ludus.reflact.trainer import train as start
+
+    return start(Runner(world.Env()), world.policy(), world.splits(), SETTINGS, optimizer=world.optimizer_model())
+
+
+# ---- proposers without a model --------------------------------------------------------------------------------------
+
+
+class Reminder(Proposer):
+    """Proposes the rule of each task that failed, and something useless."""
+
+    name = "reminder"
+
+    async def reflect(self, view: View, batch: int, rollouts: AsyncIterator[Rollout]) -> tuple[Reflection, ...]:
+        failed = [rollout.task async for rollout in rollouts if rollout.score and not rollout.score.passed]
+        items = [credit_item(Edit("append", f"Obey {task.answer}."), "failure", [task.id]) for task in failed]
+        noise = credit_item(Edit("append", "Be brief."), "failure", [])
+        new = [item for item in items if isinstance(item, Edit) and item.content not in view.skill.text]
+        return (Reflection("failure", tuple(task.id for task in failed), (*new, noise)),) if failed else ()
+
+
+def test_items_of_a_proposer_without_a_model_are_lines_that_outcomes_judge(world: SimpleNamespace):
+    records = train(
+        world,
+        proposer=Reminder(),
+        optimizer=False,
+        settings=replace(SETTINGS, memory=False, slow=SlowUpdate(enabled=False)),
+    )
+    end = get_summary(records)
+    assert all(world.rule(n) in end.best.skill.text for n in range(3))
+    assert end.claim is not None and end.claim.gain
+    ledger = end.state.ledger
+    assert isinstance(ledger, LineLedger)
+    assert all(line.by_outcome and not line.tries for line in ledger.lines)
+    assert len({line.situation for line in ledger.lines}) == len(ledger.lines)
+    for step in get_steps(records):
+        assert step.lines is not None
+        for reading in step.lines.readings:
+            assert not any(reading.task in line.edit.evidence for line in ledger.get_lines(reading.lines))

@@ -1,0 +1,42 @@
+"""Which tasks are run, and with which lines."""
+
+from random import Random
+
+from msgspec.structs import replace
+from tests.ledger_kit import make_ledger, make_line, make_situation
+
+from ludus.reflact.ledger.assessment import assess_lines
+from ludus.reflact.ledger.line_records import Gaussian
+from ludus.reflact.ledger.sampling import group_rivals, sample_lines, sample_tasks
+from ludus.reflact.ledger.settings import LedgerTuning
+
+TUNING = LedgerTuning()
+CALLED = [f"t{n}" for n in range(5)]
+
+
+def test_lines_are_left_out_now_and_then_and_of_a_situation_at_most_one_is_drawn():
+    lines = [make_line("L1", weight=3.0), make_line("L2", weight=-1.0), make_line("L3", "other", weight=3.0)]
+    situations = [make_situation(label, CALLED, tries=8, named=8) for label in ("s", "other")]
+    ledger = make_ledger(lines, situations)
+    groups, random = group_rivals(replace(ledger, assessed=assess_lines(ledger, TUNING))), Random(0)
+    samples = [tuple(line.id for line in sample_lines(groups, TUNING, random)) for _ in range(400)]
+    share = sum("L1" in sample or "L2" in sample for sample in samples) / 400
+    assert 0.74 < share < 0.86
+    assert not any({"L1", "L2"} <= set(sample) for sample in samples)
+    assert sum("L1" in sample for sample in samples) > 5 * sum("L2" in sample for sample in samples)
+    again = Random(0)
+    assert samples[:9] == [tuple(line.id for line in sample_lines(groups, TUNING, again)) for _ in range(9)]
+
+
+def test_a_line_that_surely_harms_is_not_drawn_and_a_retired_one_never():
+    lines = [make_line("L1", weight=-4.0), make_line("L2", "x", retired=1)]
+    ledger = make_ledger(lines, [make_situation(called=["t1"])], beliefs={"effect/L1/": Gaussian(-1.0, 0.001)})
+    assert sample_lines(group_rivals(replace(ledger, assessed=assess_lines(ledger, TUNING))), TUNING, Random(1)) == ()
+
+
+def test_half_of_the_tasks_are_those_that_say_most_about_undecided_lines():
+    lines = [make_line("L1", weight=0.4), make_line("L2", "known", weight=4.0)]
+    situations = [make_situation("s", ["t1", "t2"]), make_situation("known", ["t8", "t9"], tries=9, named=9)]
+    targeted, others = sample_tasks(make_ledger(lines, situations), ["t1", "t5", "t6", "t7", "t8"], 4, Random(0))
+    assert set(targeted) == {"t1", "t2"} and others == ("t5", "t6")
+    assert sample_tasks(make_ledger(), ["t5", "t6", "t7"], 3, Random(0)) == ((), ("t5", "t6", "t7"))

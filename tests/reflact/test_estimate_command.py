@@ -1,0 +1,54 @@
+"""`ludus train --dry-run`."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli_kit import (
+    Ludus,
+    train_words,
+    write_rules,
+)
+
+
+@pytest.fixture(autouse=True)
+def _files(folder: Path) -> None:
+    write_rules(folder)
+
+
+def test_a_dry_run_says_what_the_run_then_takes(ludus: Ludus):
+    guess = json.loads(ludus(*train_words("--dry-run", "--json")).out)
+    assert not Path("runs").exists() and not Path("calls").exists()
+    assert guess["sizes"] == {"train": 6, "selection": 6, "test": 6}
+    summary = json.loads(ludus(*train_words("--out", "run", "--json")).out)["summary"]
+    assert guess["steps"] == summary["steps"]
+    calls = {(line["role"], line["stage"]): line["calls"] for line in guess["lines"]}
+    real = {(entry["role"], entry["stage"]): entry["calls"] for entry in summary["spent"]}
+    assert real.keys() == calls.keys()
+    for place in (("agent", "baseline"), ("agent", "rollout"), ("optimizer", "meta")):  # the same in every run
+        assert calls[place] == {"least": real[place], "likely": real[place], "most": real[place]}
+    for place, found in calls.items():
+        assert found["least"] <= real[place] <= 2 * found["most"], place
+    assert guess["earlier"] == "" and not any(line["measured"] for line in guess["lines"])
+
+
+def test_a_dry_run_goes_by_what_an_earlier_run_took(ludus: Ludus):
+    summary = json.loads(ludus(*train_words("--out", "runs/one", "--json")).out)["summary"]
+    guess = json.loads(ludus(*train_words("--dry-run", "--json")).out)
+    spent = [entry for entry in summary["spent"] if entry["stage"] not in ("ship", "test")]  # not in steps.jsonl
+    took = {(e["role"], e["stage"]): e["usage"]["prompt_tokens"] // e["calls"] for e in spent}
+    said = {(line["role"], line["stage"]): line["each"]["prompt_tokens"] for line in guess["lines"] if line["measured"]}
+    assert guess["earlier"] == "runs/one"
+    assert {place: said[place] for place in took} == took
+    assert ("agent", "test") in said  # as rollouts were in the other stages
+    assert "Tokens of a call are as they were in runs/one" in ludus(*train_words("--dry-run")).out
+    assert json.loads(ludus(*train_words("--dry-run", "--json", "--model.name", "another")).out)["earlier"] == ""
+
+
+def test_a_dry_run_for_people(ludus: Ludus):
+    server = ["--model.type", "openai", "--model.base_url", "http://127.0.0.1:9/v1", "--model.price.prompt", "1"]
+    done = ludus("train", "rules.py", "--data.ratio", "1:1:1", *server, "--model.name", "m", "--dry-run")
+    assert done.code == 0, done.err
+    for words in ("6 train, 6 selection and 6 test tasks; 4 steps", "analyst", "$0.", "prevent half of the failures"):
+        assert words in done.out
+    assert "no prices" in ludus(*train_words("--dry-run")).out

@@ -1,0 +1,21 @@
+"""Lines on a terminal."""
+
+import pytest
+from tests.reflact.report.test_line_cards import HISTORY
+
+from ludus.reflact.line_list import list_rollouts, print_lines
+from ludus.reflact.report.line_histories import RolloutPlace
+
+
+def test_a_line_is_printed_with_its_evidence(capsys: pytest.CaptureFixture[str]):
+    print_lines([HISTORY])
+    text = capsys.readouterr().out
+    for words in ("L7  working: works with", "for        2: t1 (step 3), t/2 (step 4)", "against    nothing",
+                  "6 of 9 with it passed", "step 2: proposed", "1 working, 0 waiting, 0 retired"):  # fmt: skip
+        assert words in text
+    print_lines([])
+    assert "no line has been proposed yet" in capsys.readouterr().out
+
+
+def test_long_lists_are_cut():
+    assert list_rollouts([RolloutPlace(1, f"t{n}") for n in range(20)]).endswith("t7 (step 1) and 12 more")

@@ -1,0 +1,55 @@
+"""A training run on a terminal."""
+
+import time
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from tests.cli_kit import (
+    Ludus,
+    train_words,
+    write_rules,
+)
+
+from ludus.reflact.gate import Gate
+from ludus.reflact.journal import StageProgress
+from ludus.reflact.records import Step
+from ludus.reflact.training_run import read_records
+from ludus.reflact.training_tables import TrainingBar, describe_stage
+from ludus.store import RunDir
+
+pytestmark = pytest.mark.usefixtures("folder")
+
+
+@pytest.fixture(autouse=True)
+def _files(folder: Path) -> None:
+    write_rules(folder)
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_shows_where_the_run_is(ludus: Ludus, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("TERM", "xterm")
+    ludus(*train_words("--out", "run", "--quiet"))
+    with RunDir.read(Path("run")) as run:
+        records = list(read_records(run))
+    screen = Terminal()
+    with TrainingBar(Gate(), steps=4, rollouts=50, file=screen) as bar:
+        bar.record(records[0], quiet=True)
+        bar(StageProgress(1, 1, "rollout", 1, 3), "")
+        bar(StageProgress(1, 1, "analyst", 1, 0), "")
+        time.sleep(0.11)
+        bar(StageProgress(1, 1, "rollout", 2, 3), "120 tokens, $0.01 of $2.00")
+        bar.record(next(record for record in records if isinstance(record, Step)))
+    shown = screen.getvalue()
+    for words in ("8/50", "step 1/4 rollout 2/3", "best 0", "$0.01 of $2.00", "left", "accept_new_best"):
+        assert words in shown
+
+
+def test_a_stage_in_words():
+    assert describe_stage(StageProgress(1, 2, "rollout", 3, 8), 4) == "step 2/4 rollout 3/8"
+    assert describe_stage(StageProgress(0, 0, "baseline", 5, 0), 4) == "baseline 5"

@@ -246,34 +246,59 @@ def wait_until(is_true: Callable[[], bool]) -> None:
 
 
 FULL = """
+import asyncio
 import os
+import time
 from pathlib import Path
 from ludus.env import Env
 from ludus.types import Score, Task
+
+LATE = {late}
+
+def take_first(name):
+    # whether this process is the first one that asks
+    try:
+        with Path(name).open("x"):
+            return True
+    except FileExistsError:
+        return False
+
+def is_second_worker():
+    return not take_first("driver.txt") and not take_first("first.txt")
+
+if os.environ.get("KNOWN") != str(os.getpid()):
+    os.environ["KNOWN"] = str(os.getpid())
+    if is_second_worker():
+        time.sleep(LATE)
 
 class Full(Env, frozen=True):
     name = "full"
 
     def tasks(self, split):
-        return (Task(id=str(n), prompt=f"{n}+{n}", split=split) for n in range(30))
+        return (Task(id=str(n), prompt=f"{{n}}+{{n}}", split=split) for n in range(30))
 
     async def setup(self, task, box):
         # the disk of the node that comes first is full
-        try:
-            with Path("full.txt").open("x") as file:
-                file.write(str(os.getpid()))
-        except FileExistsError:
-            pass
-        if Path("full.txt").read_text() == str(os.getpid()):
+        if take_first("full.txt"):
+            Path("full-pid.txt").write_text(str(os.getpid()))
+        while not Path("full-pid.txt").exists():
+            await asyncio.sleep(0.01)
+        if Path("full-pid.txt").read_text() == str(os.getpid()):
+            with Path("failures.txt").open("a") as file:
+                file.write("one\\n")
             raise OSError("no space left on device")
 
     async def verify(self, rollout, box):
+        # nothing ends well before that node has failed often enough
+        while Path("failures.txt").read_text().count("one") < 4:
+            await asyncio.sleep(0.01)
         return Score.of(1.0)
 """
 
 
-def test_a_node_whose_slots_fail_gets_no_more_work(ludus: Ludus, folder: Path, cluster: TestCluster):
-    (folder / "full.py").write_text(FULL)
+@pytest.mark.parametrize("late", [0, 3])
+def test_a_node_whose_slots_fail_gets_no_more_work(ludus: Ludus, folder: Path, cluster: TestCluster, late: int):
+    (folder / "full.py").write_text(FULL.format(late=late))
     words = ["evaluate", "full.py", "--run.concurrency", "4", *script_flags("answer"), "--out", "there"]
     code, _, err = run(ludus, cluster, *words)
     assert code == 0, err

@@ -117,6 +117,8 @@ class _Node:
     """How many units it has run."""
     unplaced: int = 0
     """How many units in a row had no slot that works."""
+    why_unplaced: str = ""
+    """What the last of them said."""
     asked: "dict[int, asyncio.Task[None]]" = field(default_factory=dict[int, "asyncio.Task[None]"])
     """Calls of models of this process."""
 
@@ -215,7 +217,7 @@ class RayEngine:
             except EngineLost:
                 return
             self._look(nodes, draining)
-            self._queue.pardon([id for id, node in self._nodes.items() if not node.draining])
+            self._queue.pardon(self._list_usable())
             self._rebalance()
 
     async def _ask(self, question: Callable[[], T]) -> T:
@@ -484,23 +486,37 @@ class RayEngine:
             self._supply()
         for end in report.ends:
             self._end(node, end)
+        self._retire_failing()
         for batch in list(self._batches.values()):
             self._finish(batch)
         self._lend(node, self._queue.give(node.node.id, self._count_lacking(node)))
 
+    def _list_usable(self) -> set[str]:
+        """The nodes that get work, and those whose worker is still opening."""
+        retired = {id for id, node in self._nodes.items() if node.draining}
+        return self._keepers.keys() - self._refusals.keys() - retired
+
     def _move(self, node: _Node, end: UnitEnd) -> bool:
-        """Have a unit without a slot run on another node, if there is one. A node on which one slot after the other
-        fails while others work gets no more: it would turn the whole queue into failures."""
+        """Have a unit without a slot run on another node, if there is one."""
         node.unplaced = node.unplaced + 1 if end.unplaced else 0
-        others = [each for each in self._nodes.values() if each is not node and not each.draining]
-        if not end.unplaced or not others:
+        if not end.unplaced:
             return False
-        works = any(each.ended and not each.unplaced for each in others)
-        if works and node.unplaced >= UNPLACED and not node.draining:
-            notice = f"node {node.node.name}: slot after slot fails there, so it gets no more work: {end.unplaced}"
-            self._stop_lending(node, notice)
-            self._say(node, Word(give_back=True))
-        return self._queue.move(node.node.id, end.number)
+        node.why_unplaced = end.unplaced
+        return bool(self._list_usable() - {node.node.id}) and self._queue.move(node.node.id, end.number)
+
+    def _retire_failing(self) -> None:
+        """A node on which one slot after the other fails while others work gets no more: it would turn the whole queue
+        into failures."""
+        working = [node for node in self._nodes.values() if not node.draining]
+        if not any(node.ended and not node.unplaced for node in working):
+            return
+        for node in working:
+            if node.unplaced >= UNPLACED:
+                name = node.node.name
+                self._stop_lending(
+                    node, f"node {name}: slot after slot fails there, so it gets no more work: {node.why_unplaced}"
+                )
+                self._say(node, Word(give_back=True))
 
     def _end(self, node: _Node, end: UnitEnd) -> None:
         if self._move(node, end):

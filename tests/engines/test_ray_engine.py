@@ -11,6 +11,7 @@ import pytest
 from tests.cli_kit import LUDUS, Ludus, read_calls, script_flags, train_words, write_rules, write_sums
 from tests.ray_kit import TestCluster, read_store
 from tests.rl_kit import LETTERS_FILE, TableTrainer
+from tests.worker_kit import COINS, TrajectoryServer, list_words, serve_in_thread
 
 from ludus import __version__ as ludus_version
 
@@ -179,6 +180,21 @@ def test_weights_are_trained_with_rollouts_on_nodes(
     assert read_store(folder / "there") == read_store(folder / "here")
     spent = [json.loads((folder / out / "ledger.jsonl").read_text().splitlines()[-1]) for out in ("there", "here")]
     assert spent[0]["agent"]["usage"] == spent[1]["agent"]["usage"]
+
+
+def test_a_worker_of_a_trainer_has_its_rollouts_on_nodes(ludus: Ludus, folder: Path, cluster: TestCluster):
+    (folder / "coins.py").write_text(COINS)
+    for engine, out in ((True, "there"), (False, "here")):
+        server = TrajectoryServer(num_steps=3)
+        with serve_in_thread(server) as url:
+            code, report, err = run(ludus, cluster, *list_words(url, "--out", out), engine=engine)
+        assert code == 0 and report["status"] == "completed", err
+        assert len(server.batches) >= 3 and server.disconnected == [0]
+    there, here = read_store(folder / "there"), read_store(folder / "here")
+    shared = there.keys() & here.keys()  # how many rollouts there are depends on the pace of the trainer
+    assert len(shared) >= 12 and all(there[key] == here[key] for key in shared)
+    nodes = json.loads((folder / "there" / "nodes.json").read_text())
+    assert sum(node["units"] for node in nodes) >= 12
 
 
 @pytest.mark.usefixtures("bwrap")

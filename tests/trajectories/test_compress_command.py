@@ -1,14 +1,17 @@
 """`ludus compress`: files and runs, summaries by a model, and what is counted."""
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli_kit import Ludus, make_tokenizer
+from tests.cli_kit import LUDUS, Ludus, make_tokenizer
 from tests.trajectories_kit import SCRIPT, write_prompts
 
 MODELS = """
+import os, signal
+from pathlib import Path
 from ludus.errors import ModelError
 
 def sum_up(messages, tools, sampling):
@@ -18,6 +21,14 @@ def sum_up(messages, tools, sampling):
 
 def silent(messages, tools, sampling):
     return ""
+
+def count(messages, tools, sampling):
+    '''Ends the process, as a power cut would, at the call that the file `kill` names.'''
+    with Path("calls").open("a") as file:
+        file.write(".")
+    if Path("kill").exists() and Path("calls").stat().st_size == int(Path("kill").read_text()):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "They listed files."
 """
 
 
@@ -114,3 +125,19 @@ def test_what_cannot_be_done_is_refused(ludus: Ludus, folder: Path, words: list[
     write_rows(folder, {"text": "x"})
     code, _, err = ludus("compress", *words)
     assert (code, message in err, (folder / "out.jsonl").exists()) == (2, True, False), err
+
+
+def test_a_killed_command_goes_on_and_asks_for_no_summary_twice(ludus: Ludus, folder: Path):
+    write_rows(folder, *(make_row(str(n), 12, f"{n} " * 200) for n in range(8)))
+    words = (*COMPRESS, "--summary", "model", "--model.type", "scripted", "--model.script", "models.py:count")
+    (folder / "kill").write_text("6")
+    killed = subprocess.run([*LUDUS, *words, "--run.concurrency", "2"], capture_output=True, text=True)
+    assert killed.returncode == -9 and not (folder / "out.jsonl").exists()
+    (folder / "kill").unlink()
+    code, out, err = ludus(*words, "--run.concurrency", "2")
+    report = json.loads(out)
+    assert (code, report["written"]) == (0, 8), err
+    asked = (folder / "calls").stat().st_size
+    assert asked + report["earlier"] == 6 + 8 and report["earlier"] >= 4  # what was under way is asked again
+    assert [row["id"] for row in read_out(folder)] == [str(n) for n in range(8)]
+    assert [path.name for path in folder.glob(".out.jsonl*")] == []

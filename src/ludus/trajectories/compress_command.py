@@ -1,7 +1,8 @@
 """`ludus compress`: cut trajectories to a number of tokens (`ludus.trajectories.compression`).
 
 The summary of what is cut is a list of what was done, or written by a model. A row whose summary the model could not
-write is left out and counted: no row gets a made-up one.
+write is left out and counted: no row gets a made-up one. After a kill the same command goes on: summaries that were
+written are not asked for again (`ludus.trajectories.summary_journal`).
 """
 
 import asyncio
@@ -43,6 +44,7 @@ from ludus.trajectories.compression import (
     show_parts,
 )
 from ludus.trajectories.shards import list_shards
+from ludus.trajectories.summary_journal import SummaryJournal, make_summary_key
 from ludus.types import JsonObject, Message, Sampling
 
 INSTRUCTION = """\
@@ -78,6 +80,8 @@ class CompressionReport:
     """Rows that are too long, because what would have to be cut is protected."""
     without_summary: int = 0
     """Rows that are left out: the model wrote no summary."""
+    earlier: int = 0
+    """Summaries that were not asked for: the same command had them before it was ended, or another row has them."""
     written: int = 0
     messages_cut: int = 0
     tokens_before: int = 0
@@ -155,28 +159,39 @@ def _make_counter(tokenizer: str) -> tuple[CountTokens, int]:
 async def _run(work: "Compression", files: Sequence[Path], arguments: CompressArguments, config: Config) -> None:
     async with AsyncExitStack() as stack:
         summarize: Summarize = _list_contents
+        journal = SummaryJournal(Path(arguments.to))
         if arguments.summary == "model":
             model = build_model(config.model, build_ledger(config), tell=print_notice)
             stack.push_async_callback(model.close)
-            summarize = _make_summarizer(model, work.rules.summary_tokens)
+            stack.enter_context(journal)
+            summarize = _make_summarizer(model, work.rules.summary_tokens, journal, work.report)
         with replace_file(Path(arguments.to)) as path, path.open("wb") as file:
             async for row in work.run(_read_rows(files), summarize, config.run.concurrency):
                 file.write(to_json(row) + b"\n")
+        journal.remove()
 
 
 async def _list_contents(parts: Sequence[Part]) -> str:
     return list_contents(parts)
 
 
-def _make_summarizer(model: Model, tokens: int) -> Summarize:
+def _make_summarizer(model: Model, tokens: int, journal: SummaryJournal, report: CompressionReport) -> Summarize:
     sampling = Sampling(temperature=0.3, max_tokens=2 * tokens)
     instruction = Message("system", INSTRUCTION.format(tokens=tokens))
 
     async def summarize(parts: Sequence[Part]) -> str:
-        done = await model.complete([instruction, Message("user", show_parts(parts))], (), sampling)
-        if not done.message.content.strip():
+        text = show_parts(parts)
+        key = make_summary_key(model.name, instruction.content, text)
+        known = journal.get(key)
+        if known is not None:
+            report.earlier += 1
+            return known
+        done = await model.complete([instruction, Message("user", text)], (), sampling)
+        summary = done.message.content.strip()
+        if not summary:
             raise ModelError("the summary is empty")
-        return done.message.content.strip()
+        journal.put(key, summary)
+        return summary
 
     return summarize
 
@@ -276,6 +291,8 @@ def _print_report(report: CompressionReport, arguments: CompressArguments) -> No
     if report.over:
         what = "left out" if arguments.over == "drop" else "written all the same; leave them out: --over drop"
         print(f"  {report.over} are longer than {arguments.tokens} tokens, because what is protected is: {what}")
+    if report.earlier:
+        print(f"  {report.earlier} summaries were there: from the same command before it was ended, or of equal parts")
     if report.without_summary:
         print(f"  {report.without_summary} left out: the model wrote no summary")
 

@@ -16,7 +16,7 @@
 #   make test-harbor  terminal tasks on a real Debian, in bwrap, docker and podman: apt, pip, uv (root, debootstrap; fetches 250 MB; 5 to 10 minutes)
 #   make docs    make the generated parts of docs/ again: settings, commands, environments (after a change of one)
 #   make test-clients  client libraries (litellm, LangChain, AI SDK, …) at the gateway (fetches 0.7 GB once; needs npm)
-#   make test-scale  faults of Ray clusters: 200 kills, cut networks, wrong clocks, full disks (root; an hour on two cores)
+#   make test-scale  faults of Ray clusters: 200 kills, cut networks, wrong clocks, full disks; two machines (root; half an hour)
 #   make test-browser  the toolset `browser` with a real Chromium (fetches 50 MB once; needs Debian's chromium; half a minute)
 #   make test-verifiers  environments of verifiers 0.1.14, with and without the package, and tasksets of 0.4.0 (fetches 1.5 GB once; three minutes)
 #   make test-openenv    servers of the package openenv-core 0.3.0 (fetches 0.5 GB once)
@@ -88,7 +88,8 @@ test-clients: setup-dev
 	@scripts/test-clients $(BIN)/python
 
 test-scale: setup-dev
-	@LUDUS_TEST_SCALE=1 $(BIN)/python -m pytest -s tests/engines/test_ray_faults.py tests/engines/test_slurm_engine.py
+	@$(BIN)/python -m pip install --quiet 'ray[default]'
+	@LUDUS_TEST_SCALE=1 $(BIN)/python -m pytest -s tests/engines/test_ray_faults.py tests/engines/test_slurm_engine.py tests/engines/test_two_machines.py
 
 test-browser: setup-dev
 	@$(BIN)/python -m pip install --quiet -c constraints.txt 'playwright>=1.60'

@@ -3,7 +3,7 @@
 import os
 import shlex
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,7 +55,7 @@ class Machine:
 
 
 @contextmanager
-def start_machines(folder: Path, env: Mapping[str, str]) -> Iterator[tuple[Machine, Machine]]:
+def start_machines(folder: Path, env: Mapping[str, str]) -> Generator[tuple[Machine, Machine]]:
     """Two machines that share a network."""
     name = f"lm{os.getpid() % 10000}"
     names, ips = (f"{name}a", f"{name}b"), ("10.213.8.1", "10.213.8.2")
@@ -85,7 +85,7 @@ def _connect(names: tuple[str, str], ips: tuple[str, str]) -> None:
 
 
 @contextmanager
-def _start(name: str, ip: str, folder: Path, env: Mapping[str, str]) -> Iterator[Machine]:
+def _start(name: str, ip: str, folder: Path, env: Mapping[str, str]) -> Generator[Machine]:
     home = folder / f"home-{name}"
     home.mkdir()
     Path("/tmp/ray").mkdir(exist_ok=True)

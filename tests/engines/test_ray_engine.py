@@ -194,7 +194,7 @@ def test_a_worker_of_a_trainer_has_its_rollouts_on_nodes(ludus: Ludus, folder: P
     shared = there.keys() & here.keys()  # how many rollouts there are depends on the pace of the trainer
     assert len(shared) >= 12 and all(there[key] == here[key] for key in shared)
     nodes = json.loads((folder / "there" / "nodes.json").read_text())
-    assert sum(node["units"] for node in nodes) >= 12
+    assert sum(node.get("units", 0) for node in nodes) >= 12  # a node that was not needed has none
 
 
 @pytest.mark.usefixtures("bwrap")

@@ -101,7 +101,7 @@ def test_without_the_token_nobody_gets_in(machines: tuple[Machine, Machine], wor
     command = find_command("ludus evaluate").replace("HEAD", machines[0].ip).replace("runs/two", "runs/stolen")
     log = work / "stolen.log"
     stolen = machines[1].start(f"{mode}; {command} {' '.join(script_flags('write'))}", work, log)
-    assert stolen.wait(120) != 0, log.read_text()
+    assert stolen.wait(120) != 0 and "token" in log.read_text().lower(), log.read_text()
     assert not (work / "runs" / "stolen" / "store.sqlite").exists()
 
 

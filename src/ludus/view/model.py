@@ -196,7 +196,7 @@ class RunOverview(Struct, frozen=True, kw_only=True):
     live_problem: str = ""
     events: tuple[RunEvent, ...] = ()
     """The last ones, the newest last."""
-    recent: tuple["RolloutRow", ...] = ()
+    recent: tuple["RolloutCard", ...] = ()
     """The rollouts that ended last, the newest first."""
     has_skill: bool = False
     has_weights: bool = False
@@ -220,7 +220,7 @@ class ScoreCard(Struct, frozen=True):
     interval: Interval | None
 
 
-class RunSettings(Struct, frozen=True):
+class RecordedSettings(Struct, frozen=True):
     """`GET /api/runs/RUN/settings`."""
 
     run: str
@@ -230,7 +230,7 @@ class RunSettings(Struct, frozen=True):
     changes: tuple[str, ...] = ()
 
 
-class TaskRow(Struct, frozen=True, kw_only=True):
+class TaskCard(Struct, frozen=True, kw_only=True):
     """A task of a run, over its rollouts."""
 
     task: str
@@ -257,13 +257,13 @@ class TaskRow(Struct, frozen=True, kw_only=True):
 class TaskPage(Struct, frozen=True, kw_only=True):
     """`GET /api/runs/RUN/tasks`."""
 
-    rows: tuple[TaskRow, ...]
+    rows: tuple[TaskCard, ...]
     total: int
     next: str = ""
     indexing: int = 0
 
 
-class RolloutRow(Struct, frozen=True, kw_only=True):
+class RolloutCard(Struct, frozen=True, kw_only=True):
     """A rollout in a list."""
 
     id: int
@@ -306,7 +306,7 @@ class RolloutRow(Struct, frozen=True, kw_only=True):
 class RolloutPage(Struct, frozen=True, kw_only=True):
     """`GET /api/runs/RUN/rollouts`."""
 
-    rows: tuple[RolloutRow, ...]
+    rows: tuple[RolloutCard, ...]
     total: int
     next: str = ""
     indexing: int = 0
@@ -463,7 +463,7 @@ class RolloutDetail(Struct, frozen=True, kw_only=True):
     """`GET /api/runs/RUN/rollouts/ID`: everything but the further turns."""
 
     run: str
-    row: RolloutRow
+    row: RolloutCard
     prompt: TextPart
     opening: tuple[ShownMessage, ...] = ()
     page: TurnPage
@@ -472,7 +472,7 @@ class RolloutDetail(Struct, frozen=True, kw_only=True):
     failure: ShownFailure | None = None
     advantage: float | None = None
     """Its score minus the mean of its group, if it has a score."""
-    group: tuple[RolloutRow, ...] = ()
+    group: tuple[RolloutCard, ...] = ()
     """The rollouts of the same task and policy, with this one."""
     before: int | None = None
     """The id of the rollout before it in the list that the request names by its sort and filter; None at the begin."""

@@ -16,8 +16,9 @@ from ludus.encoding import to_json
 from ludus.store import RunDir
 
 EVENTS = "events.jsonl"
-EventKind = Literal["control", "quiet", "ended"]
-"""Somebody changed the run; nothing moved for a while; or it ended itself, because of one of its limits."""
+EventKind = Literal["control", "quiet", "ended", "review"]
+"""Somebody changed the run; nothing moved for a while; it ended itself, because of one of its limits; or somebody
+reviewed its skill."""
 
 
 class RunEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -92,6 +92,42 @@ async def waiting(messages, tools, sampling):
 '''
 
 
+LINE_MODELS = """
+import json
+import random
+import re
+
+def agent(messages, tools, sampling):
+    number = int(messages[-1].content.split()[-1])
+    wanted = f"RULE-{number % 3}"
+    luck = random.Random(f"{sampling.seed}-{number}").random()
+    return wanted if luck < (0.9 if wanted in messages[0].content else 0.15) else "no idea"
+
+def optimizer(messages, tools, sampling):
+    asked = messages[-1].content
+    if not sampling.stage.startswith("analyst"):
+        return json.dumps({"items": []})
+    shown = re.split(r"Rollout \\d+: ", asked)[1:]
+    rules = [(re.findall(r"RULE-\\d", text.split("rule missing")[-1]) or ["RULE-0"])[0] for text in shown]
+    items = [{"situation": f"{rule} is not known", "content": f"Obey **{rule}** in every answer.",
+              "rollouts": [n for n, its in enumerate(rules, 1) if its == rule]} for rule in dict.fromkeys(rules)]
+    items.append({"situation": "answers in prose", "content": "Answer in verse.", "rollouts": [1]})
+    return json.dumps({"rollouts": [{"rollout": n, "situations": [f"{rule} is not known"], "suspects": []}
+                                    for n, rule in enumerate(rules, 1)],
+                       "items": items, "reasoning": "a rule is missing"})
+"""
+"""An agent that mostly passes once its skill has the rule, and an optimizer that names rules for `ledger`."""
+
+LINES_CONFIG = """
+env: {name: rules.py, size: 60}
+model: {type: scripted, script: "line_models.py:agent", name: agent}
+optimizer: {type: scripted, script: "line_models.py:optimizer", name: optimizer}
+data: {ratio: "2:1:1"}
+train: {recipe: ledger, epochs: 2}
+run: {concurrency: 4}
+"""
+
+
 @contextmanager
 def enter(folder: Path) -> Generator[None]:
     before = Path.cwd()
@@ -125,6 +161,8 @@ def make_training(folder: Path) -> None:
     """Runs of train: `lines` with the ledger, `steps` with the gate."""
     with enter(folder):
         write_rules(folder)
+        (folder / "line_models.py").write_text(LINE_MODELS)
+        (folder / "lines.yaml").write_text(LINES_CONFIG)
         assert main(["train", "--config", "lines.yaml", "--out", "runs/lines", "--quiet"]) == 0
         assert main(["train", "--config", "config.yaml", "--out", "runs/steps", "--quiet"]) == 0
 

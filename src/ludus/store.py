@@ -1,7 +1,8 @@
 """Stores of outcomes, and the run directory, which is one on disk.
 
     <run>/config.json      the settings, without secrets
-          store.sqlite     every outcome, by content address: the truth; and the files that agents left, by content
+          store.sqlite     every outcome, by content address: the truth; the files that agents left, by content; and a
+                           row of facts for each outcome, for lists (`ludus.outcome_facts`)
           images/          pictures of messages, each once, by the hash of its content
           lock             held by the one process that may write; contains its pid
           …                derived files (`groups.jsonl`, `summary.json`, …), which can be made again from the store
@@ -38,6 +39,7 @@ from ludus.encoding import to_json
 from ludus.errors import StoreError
 from ludus.images import FOLDER as IMAGES
 from ludus.images import IMAGE_MARK, extract_images, restore_images
+from ludus.outcome_facts import COLUMNS, CREATE, INSERT, TEXTS, TRIGGER, OutcomeFacts, make_facts
 from ludus.sandbox.file_tree import CollectedFiles, KeptSizes, join_files, measure_files, split_files
 from ludus.types import Failure, Rollout
 
@@ -61,11 +63,13 @@ PRAGMA user_version = {_VERSION};
 COMMIT;
 """
 _FILES = "CREATE TABLE IF NOT EXISTS files (hash TEXT PRIMARY KEY, body BLOB NOT NULL)"
-# Stores of earlier versions do not have it. It is made when a file is first kept.
+# Stores of earlier versions do not have it. It is made when a file is first kept. The table of facts is made when a
+# store is opened to write; rollouts of earlier versions have no row in it.
 
 # Two tables: bodies are appended in order whatever their keys are, and finding what is done reads no body.
 
 _ROLLOUT = msgspec.json.Decoder(Rollout)
+_INSERT_FACTS = INSERT.format("")
 _NAME_MARK = f'"{IMAGES}/'.encode()
 """What JSON with the name of a stored picture in it contains."""
 
@@ -280,11 +284,16 @@ class RunDir:
                 row = db.execute("INSERT INTO rollouts (body) VALUES (?)", (body,)).lastrowid
                 added = db.execute("INSERT INTO outcomes VALUES (?, ?, ?) ON CONFLICT DO NOTHING", (key, score, row))
                 if added.rowcount:
+                    db.execute(_INSERT_FACTS, self._make_facts(row or 0, key, rollout, body))
                     return body
                 db.rollback()
-            return self._put_again(key, body, score)
+            return self._put_again(key, rollout, body, score)
 
-    def _put_again(self, key: str, body: bytes, score: float | str | None) -> bytes:
+    def _make_facts(self, row: int, key: str, rollout: Rollout, body: bytes) -> OutcomeFacts:
+        facts = make_facts(row, key, rollout, len(body))
+        return self._mask.clean_facts(facts) if self._mask.is_needed else facts
+
+    def _put_again(self, key: str, rollout: Rollout, body: bytes, score: float | str | None) -> bytes:
         """Put an outcome under a key that has one already. Returns what is stored under it afterwards."""
         with self._db as db:
             before, row = self._fetch("SELECT score, rollout FROM outcomes WHERE key = ?", key)
@@ -292,6 +301,7 @@ class RunDir:
                 return self._fetch("SELECT body FROM rollouts WHERE id = ?", row)[0]
             db.execute("UPDATE rollouts SET body = ? WHERE id = ?", (body, row))
             db.execute("UPDATE outcomes SET score = ? WHERE key = ?", (score, key))
+            db.execute(_INSERT_FACTS, self._make_facts(row, key, rollout, body))
         return body
 
     def replace(self, key: str, rollout: Rollout) -> None:
@@ -302,6 +312,7 @@ class RunDir:
             (row,) = self._fetch("SELECT rollout FROM outcomes WHERE key = ?", key)
             db.execute("UPDATE rollouts SET body = ? WHERE id = ?", (body, row))
             db.execute("UPDATE outcomes SET score = ? WHERE key = ?", (_mark(rollout), key))
+            db.execute(_INSERT_FACTS, self._make_facts(row, key, rollout, body))
 
     def _fetch(self, query: str, value: object) -> tuple[Any, ...]:
         """The one row of a query that must have one."""
@@ -330,6 +341,17 @@ class RunDir:
             query = "SELECT count(*), count(value), avg(value) FROM (SELECT nullif(score, ?) AS value FROM outcomes)"
             row = self._db.execute(query, (UNJUDGED,)).fetchone()
         return row[0], row[1], row[2]
+
+    def query(self, sql: str, values: Iterable[object] = ()) -> Iterator[tuple[Any, ...]]:
+        """Rows of the database itself, for pages that read it by index (`ludus.view.facts`)."""
+        with _explain_errors(self.path):
+            yield from self._db.execute(sql, tuple(values))
+
+    def read_body(self, row: int) -> bytes | None:
+        """The record of the rollout with this number, as it was written."""
+        with _explain_errors(self.path):
+            found = self._db.execute("SELECT body FROM rollouts WHERE id = ?", (row,)).fetchone()
+        return None if found is None else found[0]
 
     def read_failed(self) -> Iterator[tuple[str, Rollout]]:
         """The outcomes that failed."""
@@ -600,6 +622,9 @@ def _connect(path: Path) -> sqlite3.Connection:
         if _is_empty(db):
             db.executescript(_TABLES)
         _check_format(db, path)
+        db.execute(CREATE.format(""))
+        db.execute(TRIGGER)
+        db.commit()
         undo.pop_all()
     return db
 
@@ -608,16 +633,20 @@ def _connect_to_read(path: Path) -> sqlite3.Connection:
     if not (path / STORE).exists():
         raise StoreError(f"{path}: nothing was run there yet")
     try:
-        return _open_reader(path, "ro")
+        return _open_reader(path, "mode=ro")
     except sqlite3.OperationalError as error:
-        if not getattr(error, "sqlite_errorname", "").startswith("SQLITE_READONLY"):
+        if not getattr(error, "sqlite_errorname", "").startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN")):
             raise
-    return _open_reader(path, "rw")  # a writer was killed during a change, and undoing the change writes to the file
+    if os.access(path, os.W_OK):
+        return _open_reader(path, "mode=rw")  # a writer was killed during a change: undoing it writes to the file
+    # The disk is read-only, and SQLite wants to write beside the file. Nothing can change there, so it need not. What a
+    # writer that was killed had only in its log is not seen.
+    return _open_reader(path, "mode=ro&immutable=1")
 
 
-def _open_reader(path: Path, mode: str) -> sqlite3.Connection:
+def _open_reader(path: Path, how: str) -> sqlite3.Connection:
     with contextlib.ExitStack() as undo:
-        db = sqlite3.connect(f"{(path / STORE).absolute().as_uri()}?mode={mode}", uri=True)
+        db = sqlite3.connect(f"{(path / STORE).absolute().as_uri()}?{how}", uri=True, check_same_thread=False)
         undo.callback(db.close)
         db.execute("PRAGMA query_only = ON")
         if _is_empty(db):
@@ -710,12 +739,21 @@ def make_safe_name(id: str) -> str:
     return f"{readable or 'id'}~{digest}"
 
 
+_TEXTS = [(place, name) for place, name in enumerate(COLUMNS) if name in TEXTS]
+
+
 class _Mask:
     """Replaces secrets in bytes, both plain and as they are escaped inside JSON text."""
 
     def __init__(self, secrets: Collection[str]) -> None:
         spellings = {s for secret in secrets if len(secret) >= MIN_SECRET for s in _list_spellings(secret)}
         self._patterns = sorted((s.encode() for s in spellings), key=len, reverse=True)
+        self.is_needed = bool(self._patterns)
+
+    def clean_facts(self, facts: OutcomeFacts) -> OutcomeFacts:
+        """A row of facts without secrets."""
+        texts = {name: self(str(facts[place]).encode()).decode() for place, name in _TEXTS}
+        return facts._replace(**texts)
 
     def __call__(self, data: bytes) -> bytes:
         for pattern in self._patterns:

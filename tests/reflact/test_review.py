@@ -238,17 +238,23 @@ def test_a_run_that_is_in_use_is_refused(world: SimpleNamespace, tmp_path: Path)
             pass
         with pytest.raises(ConfigError, match="nothing was decided yet"):
             review.finish("ada")
-    with RunDir.open(path, {"train": {}}, resume=True) as directory, keep_info(directory, "train"):
-        with pytest.raises(StoreError, match="is running"), open_review(path, world.SETTINGS):
-            pass
+    with (
+        RunDir.open(path, {"train": {}}, resume=True) as directory,
+        keep_info(directory, "train"),
+        pytest.raises(StoreError, match="is running"),
+        open_review(path, world.SETTINGS),
+    ):
+        pass
 
 
 def test_another_kind_of_run_has_no_changes(world: SimpleNamespace, tmp_path: Path):
     with RunDir.open(tmp_path / "run", {}) as directory, keep_info(directory, "evaluate"):
         pass
-    with pytest.raises(ConfigError, match="only a run of `ludus train` has changes"):
-        with open_review(tmp_path / "run", world.SETTINGS):
-            pass
+    with (
+        pytest.raises(ConfigError, match="only a run of `ludus train` has changes"),
+        open_review(tmp_path / "run", world.SETTINGS),
+    ):
+        pass
 
 
 def test_a_bad_choice_is_not_stored(world: SimpleNamespace, tmp_path: Path):

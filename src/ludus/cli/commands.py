@@ -77,6 +77,12 @@ COMMANDS = (
         "ludus.reflact.headroom_command",
     ),
     Listing(
+        "train",
+        "review",
+        "decide about each change of a trained skill, with its evidence; then measure the result",
+        "ludus.reflact.review_command",
+    ),
+    Listing(
         "serve",
         "serve",
         "send groups of scored rollouts to a trajectory server, for a trainer of weights",

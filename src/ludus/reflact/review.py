@@ -26,7 +26,7 @@ from ludus.encoding import to_json
 from ludus.errors import ConfigError, StoreError
 from ludus.reflact.records import Record
 from ludus.reflact.report.run_files import BEST, SkillHead
-from ludus.reflact.review_changes import SHIPPED, ChangeList, SkillChange, TextPiece, list_changes, pad_like
+from ludus.reflact.review_changes import SHIPPED, ChangeList, SkillChange, SkillPiece, list_changes, pad_like
 from ludus.reflact.train_settings import TrainSettings
 from ludus.reflact.training_run import read_records
 from ludus.run_events import append_event, read_events
@@ -163,7 +163,7 @@ def check_decision(listed: ChangeList, decision: ReviewDecision) -> None:
         raise ConfigError(f"{place} cannot be added as it is ({change.why}): edit another change to say it")
 
 
-def _take_lines(piece: TextPiece, decision: ReviewDecision | None) -> Sequence[str]:
+def _take_lines(piece: SkillPiece, decision: ReviewDecision | None) -> Sequence[str]:
     if decision is None or decision.action == "accept":
         return piece.current
     if decision.action == "reject":

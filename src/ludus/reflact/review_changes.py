@@ -96,7 +96,7 @@ class SkillChange(Struct, frozen=True, kw_only=True, omit_defaults=True):
     evidence: ChangeEvidence = ChangeEvidence()
 
 
-class TextPiece(Struct, frozen=True, omit_defaults=True):
+class SkillPiece(Struct, frozen=True, omit_defaults=True):
     """Some lines of a version. `change` is empty where nothing changed."""
 
     current: tuple[str, ...]
@@ -112,7 +112,7 @@ class ChangeList(Struct, frozen=True, kw_only=True):
     """Its name: `shipped`, `working`, `step_0003`, …"""
     skill: Skill
     initial: Skill
-    pieces: tuple[TextPiece, ...]
+    pieces: tuple[SkillPiece, ...]
     changes: tuple[SkillChange, ...]
     """Those of the version in the order of the text, then those that are not in it."""
 
@@ -207,7 +207,7 @@ def list_changes(records: Sequence[Record], settings: TrainSettings, version: st
     return ChangeList(version=name, skill=skill, initial=initial, pieces=pieces, changes=(*included, *others))
 
 
-def _make_included(pieces: Sequence[TextPiece], known: Mapping[str, ChangeEvidence]) -> Iterator[SkillChange]:
+def _make_included(pieces: Sequence[SkillPiece], known: Mapping[str, ChangeEvidence]) -> Iterator[SkillChange]:
     place = 1
     for piece in pieces:
         if piece.change:
@@ -234,9 +234,9 @@ def _strip(lines: Sequence[str]) -> str:
 # ---- pieces ---------------------------------------------------------------------------------------------------------
 
 
-def trace_pieces(initial: Skill, way: Sequence[tuple[str, Skill]]) -> tuple[TextPiece, ...]:
+def trace_pieces(initial: Skill, way: Sequence[tuple[str, Skill]]) -> tuple[SkillPiece, ...]:
     """The last text as pieces. Each change on the way is compared with the text before it, line by line."""
-    pieces = [TextPiece((line,), (line,), (line,)) for line in initial.text.split("\n")]
+    pieces = [SkillPiece((line,), (line,), (line,)) for line in initial.text.split("\n")]
     before = initial.text.split("\n")
     for id, skill in way:
         after = skill.text.split("\n")
@@ -248,7 +248,7 @@ def trace_pieces(initial: Skill, way: Sequence[tuple[str, Skill]]) -> tuple[Text
     return tuple(pieces)
 
 
-def _replace_lines(pieces: list[TextPiece], start: int, end: int, new: tuple[str, ...], id: str) -> None:
+def _replace_lines(pieces: list[SkillPiece], start: int, end: int, new: tuple[str, ...], id: str) -> None:
     """Put new lines in the place of the lines from `start` to `end` of the current text."""
     first = _cut(pieces, start)
     last = _cut(pieces, end) if end > start else first
@@ -256,7 +256,7 @@ def _replace_lines(pieces: list[TextPiece], start: int, end: int, new: tuple[str
         last -= 1
     old = pieces[first:last]
     pieces[first:last] = [
-        TextPiece(
+        SkillPiece(
             new,
             tuple(line for piece in old for line in piece.initial),
             tuple(line for piece in old for line in piece.current),
@@ -265,7 +265,7 @@ def _replace_lines(pieces: list[TextPiece], start: int, end: int, new: tuple[str
     ]
 
 
-def _cut(pieces: list[TextPiece], at: int) -> int:
+def _cut(pieces: list[SkillPiece], at: int) -> int:
     """Make a piece begin at a line of the current text. Returns its index."""
     place = 0
     for index, piece in enumerate(pieces):
@@ -274,16 +274,16 @@ def _cut(pieces: list[TextPiece], at: int) -> int:
             return index
         if place < at < place + size:
             head = replace(piece, current=piece.current[: at - place])
-            tail = TextPiece(piece.current[at - place :], (), (), piece.change)
+            tail = SkillPiece(piece.current[at - place :], (), (), piece.change)
             pieces[index : index + 1] = [head, tail]
             return index + 1
         place += size
     return len(pieces)
 
 
-def _join_regions(pieces: Sequence[TextPiece]) -> tuple[TextPiece, ...]:
+def _join_regions(pieces: Sequence[SkillPiece]) -> tuple[SkillPiece, ...]:
     """The pieces with each protected region that changed as one: half of a region is no region."""
-    found: list[TextPiece] = []
+    found: list[SkillPiece] = []
     ends = {region.start: region.end for region in REGIONS}
     open_since, end = -1, ""
     for piece in pieces:
@@ -297,20 +297,20 @@ def _join_regions(pieces: Sequence[TextPiece]) -> tuple[TextPiece, ...]:
     return tuple(found)
 
 
-def _join_changed(part: Sequence[TextPiece]) -> list[TextPiece]:
+def _join_changed(part: Sequence[SkillPiece]) -> list[SkillPiece]:
     changed = [piece.change for piece in part if piece.change]
     if not changed or len(part) == 1:
         return list(part)
     current, initial, previous = (
         tuple(line for piece in part for line in getattr(piece, name)) for name in ("current", "initial", "previous")
     )
-    return [TextPiece(current, initial, previous, changed[-1])]
+    return [SkillPiece(current, initial, previous, changed[-1])]
 
 
-def _name_pieces(pieces: Sequence[TextPiece]) -> tuple[TextPiece, ...]:
+def _name_pieces(pieces: Sequence[SkillPiece]) -> tuple[SkillPiece, ...]:
     """The pieces with an id of its own for each. One that is as in the initial skill again has none."""
     count: dict[str, int] = {}
-    named: list[TextPiece] = []
+    named: list[SkillPiece] = []
     for piece in pieces:
         if piece.change and piece.current == piece.initial:
             piece = replace(piece, change="")
@@ -391,10 +391,10 @@ def _describe_history(history: LineHistory) -> ChangeEvidence:
     )
 
 
-def _add_replaced(pieces: Sequence[TextPiece], lines: Mapping[str, Line]) -> tuple[TextPiece, ...]:
+def _add_replaced(pieces: Sequence[SkillPiece], lines: Mapping[str, Line]) -> tuple[SkillPiece, ...]:
     """The pieces in which a line that replaced another one has that one as what was there before."""
 
-    def add(piece: TextPiece) -> TextPiece:
+    def add(piece: SkillPiece) -> SkillPiece:
         line = lines.get(piece.change)
         old = lines.get(line.replaces) if line else None
         if old is None or piece.previous:

@@ -76,13 +76,13 @@ def read_filter(given: Parameters) -> RowFilter:
 def list_rollouts(facts: RunFacts, given: Parameters, choices: dict[str, dict[str, int]] | None = None) -> RolloutPage:
     """A page of rollouts."""
     order, chosen = choose_order(given.get("sort"), SORTS, "id"), read_filter(given)
-    limit = given.get_whole("limit", DEFAULT, 1, MOST)
+    limit, offset = given.get_whole("limit", DEFAULT, 1, MOST), given.get_whole("offset", 0)
     query = (order.name, order.descending, chosen)
     page = chosen
     if (place := read_cursor(given.get("cursor"), query)) is not None:
         page = chosen.narrow(order.place_after(), *place)
     rows = list(
-        facts.select(f"*, {order.expression}", f"{page.where} {order.clause} LIMIT ?", (*page.values, limit + 1))
+        facts.select(f"*, {order.expression}", f"{page.where} {order.clause} LIMIT ? OFFSET ?", (*page.values, limit + 1, offset))
     )
     shown = rows[:limit]
     return RolloutPage(
@@ -192,14 +192,14 @@ def list_tasks(facts: RunFacts, given: Parameters) -> TaskPage:
     order = choose_order(given.get("sort"), TASK_SORTS, "rate")
     chosen = read_filter(given)
     outer = RowFilter(FLAKY, ()) if given.is_set("flaky") else RowFilter("", ())
-    limit = given.get_whole("limit", DEFAULT, 1, MOST)
+    limit, offset = given.get_whole("limit", DEFAULT, 1, MOST), given.get_whole("offset", 0)
     query = ("tasks", order.name, order.descending, chosen, outer)
     page = outer
     if (place := read_cursor(given.get("cursor"), query)) is not None:
         page = outer.narrow(order.place_after(), *place)
     inner = f"(SELECT {_TASKS} FROM {facts.source} {chosen.where} GROUP BY split, task)"
-    sql = f"SELECT *, {order.expression} FROM {inner} {page.where} {order.clause} LIMIT ?"
-    rows = list(facts.directory.query(sql, (*chosen.values, *page.values, limit + 1)))
+    sql = f"SELECT *, {order.expression} FROM {inner} {page.where} {order.clause} LIMIT ? OFFSET ?"
+    rows = list(facts.directory.query(sql, (*chosen.values, *page.values, limit + 1, offset)))
     counted = facts.directory.query(f"SELECT count(*) FROM {inner} {outer.where}", (*chosen.values, *outer.values))
     shown = rows[:limit]
     return TaskPage(

@@ -109,7 +109,7 @@ class RunPage(Struct, frozen=True, kw_only=True):
 # ---- a run --------------------------------------------------------------------------------------------------------
 
 
-class ChartPoint(Struct, frozen=True, omit_defaults=True):
+class ChartPoint(Struct, frozen=True):
     """A point of a curve."""
 
     x: float
@@ -317,7 +317,7 @@ class RolloutPage(Struct, frozen=True, kw_only=True):
 # ---- a rollout ----------------------------------------------------------------------------------------------------
 
 
-class TextPart(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TextPart(Struct, frozen=True, kw_only=True):
     """A text of an agent, a tool or a user: its beginning."""
 
     text: str = ""
@@ -342,7 +342,7 @@ class ShownImage(Struct, frozen=True):
     """What stands in its place, such as the address of a picture on the web, which is never fetched."""
 
 
-class ShownMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ShownMessage(Struct, frozen=True, kw_only=True):
     """A message of the opening, or one that the user or the agent's program sent later."""
 
     role: str
@@ -350,7 +350,7 @@ class ShownMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     images: tuple[ShownImage, ...] = ()
 
 
-class ShownCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ShownCall(Struct, frozen=True, kw_only=True):
     """A tool call with its result."""
 
     id: str = ""
@@ -364,7 +364,7 @@ class ShownCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
     images: tuple[ShownImage, ...] = ()
 
 
-class ShownTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ShownTurn(Struct, frozen=True, kw_only=True):
     """One reply of the model and what followed it."""
 
     number: int
@@ -652,7 +652,7 @@ class SkillText(Struct, frozen=True, kw_only=True):
     html: str
 
 
-class DiffRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class DiffRow(Struct, frozen=True, kw_only=True):
     """A row of two texts side by side."""
 
     kind: str

@@ -84,7 +84,7 @@ def write_cursor(query: object, value: object, id: object) -> str:
 
 
 def read_cursor(text: str, query: object) -> tuple[Any, Any] | None:
-    """The value and the id of a cursor; None for the first page. Raises `ConfigError` if it is that of another query."""
+    """The value and the id of a cursor; None for the first page. One of another query is a `ConfigError`."""
     if not text:
         return None
     try:

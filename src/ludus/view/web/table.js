@@ -36,7 +36,7 @@ export class LongTable {
       if (column.width) node.style.width = column.width;
       return node;
     });
-    this.table = el("table", { class: "long" }, el("caption", { class: "unseen" }, options.label), el("colgroup", null, columns), el("thead", null, this.head), this.body);
+    this.table = el("table", { class: this.height > 40 ? "long tallrow" : "long" }, el("caption", { class: "unseen" }, options.label), el("colgroup", null, columns), el("thead", null, this.head), this.body);
     this.box = el("div", { class: "scroll longbox", tabindex: 0, role: "region", "aria-label": options.label }, this.table);
     this.node = el("div", { class: "longtable" }, this.box, this.count);
     this.box.addEventListener("scroll", () => this.paintSoon(), { passive: true });

@@ -8,6 +8,7 @@
 #   make test-vllm  token mode against a real vLLM on the CPU (fetches 3 GB once)
 #   make test-trainers  the built-in trainer, TRL, Tinker and vLLM with real packages (in .venv-rl; fetches 5 GB once)
 #   make test-consumers  exported rows and metrics, loaded by the code they are for: verl, SkyRL, TRL, … (fetches 4 GB once)
+#   make test-trackers  metrics and spans, read back with MLflow's, TensorBoard's and OpenTelemetry's own code (fetches 900 MB once; a minute)
 #   make test-viewers  exported trajectories and logs, read by Harbor's and Inspect's own code (fetches 300 MB once; a minute)
 #   make test-atropos  the tests of atroposlib against `ludus api`, and our worker against its server (fetches 1 GB once)
 #   make test-swe  bugs of SWE-smith's generators in repositories of published packages (fetches 150 MB once; about 5 minutes)
@@ -31,7 +32,7 @@ RL_VENV ?= .venv-rl
 RL_RUN  ?= runs/rl-demo
 PARALLEL := -n auto --maxprocesses 8 --dist loadscope --no-loadscope-reorder --durations 40 --durations-min 5
 
-.PHONY: demo rl-demo test test-fast test-hostile test-harbor test-vllm test-trainers test-consumers test-viewers test-atropos test-swe test-agents test-envs \
+.PHONY: demo rl-demo test test-fast test-hostile test-harbor test-vllm test-trainers test-consumers test-trackers test-viewers test-atropos test-swe test-agents test-envs \
         test-clients test-scale test-browser test-verifiers test-openenv backends docs lint bench setup setup-dev clean
 
 demo: setup
@@ -64,6 +65,9 @@ test-trainers: $(RL_VENV)/.setup
 
 test-consumers: setup-dev
 	@scripts/test-consumers $(BIN)/python
+
+test-trackers: setup-dev
+	@scripts/test-trackers $(BIN)/python
 
 test-viewers: setup-dev
 	@scripts/test-viewers $(BIN)/python

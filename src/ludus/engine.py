@@ -135,7 +135,7 @@ async def run_missing(
     def record(job: Job, rollout: Rollout) -> None:
         key = keys[id(job)]
         stored = _store_outcome(store, key, rollout, read_back=read_back)
-        _count_outcome(stored, runner)
+        _count_outcome(key, stored, runner)
         on_outcome(key, weigh_suspect(stored, runner.suspects) if read_back else stored)
 
     def list_jobs() -> Iterator[Job]:
@@ -169,7 +169,7 @@ async def run_streamed(list_jobs: Callable[[], Iterable[Job]], runner: Runner, *
     def record(job: Job, rollout: Rollout) -> None:
         key = keys.pop(id(job))
         stored = _store_outcome(store, key, rollout, read_back=False)
-        _count_outcome(stored, runner)
+        _count_outcome(key, stored, runner)
         on_outcome(key, stored)
 
     with raise_first():
@@ -195,8 +195,10 @@ def _store_outcome(store: Store, key: str, rollout: Rollout, *, read_back: bool)
         return put(drop_content(rollout, error))
 
 
-def _count_outcome(rollout: Rollout, runner: Runner) -> None:
-    """Count an outcome, and drain the run if too many have no score."""
+def _count_outcome(key: str, rollout: Rollout, runner: Runner) -> None:
+    """Count an outcome, tell who wants to know, and drain the run if too many have no score."""
+    if runner.on_rollout is not None:
+        runner.on_rollout(key, rollout)
     board, options = runner.activity, runner.options
     board.count_outcome(rollout.failure.boundary if rollout.failure else "")
     if rollout.failure is not None and (why := explain_failed_share(board.ended, board.lost, options.failed_share)):

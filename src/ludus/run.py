@@ -142,7 +142,8 @@ class Run:
     @cached_property
     def runner(self) -> Runner:
         """What its rollouts are run with; they are stored in its directory."""
-        return replace(self.parts.runner, store=self.directory)
+        watch = self.trackers.trace if self.trackers.takes_rollouts else None
+        return replace(self.parts.runner, store=self.directory, on_rollout=watch)
 
     @property
     def control(self) -> RunControl:
@@ -182,6 +183,7 @@ class Run:
                     group=tracking.group or group,
                     folder=self.directory.path,
                     config=to_record(self.config),
+                    mask=self.directory.mask_text,
                 )
             )
 

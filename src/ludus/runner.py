@@ -194,6 +194,8 @@ class Runner:
     engine: RunEngine | None = None
     """Where jobs run; None: in this process."""
     on_turn: OnTurn | None = None
+    on_rollout: "Callable[[str, Rollout], None] | None" = None
+    """Called with each new outcome when it is stored."""
     activity: Activity = field(default_factory=Activity, compare=False)
     """What its rollouts wait for."""
 

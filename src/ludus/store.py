@@ -269,6 +269,10 @@ class RunDir:
         data = self._mask(data)
         return extract_images(data, self._save_image) if IMAGE_MARK in data else data
 
+    def mask_text(self, text: str) -> str:
+        """A text without the secrets that were given at opening."""
+        return self._mask(text.encode(errors="replace")).decode()
+
     def _save_image(self, name: str, data: bytes) -> None:
         path = self._resolve_inside(name)
         if not path.exists():

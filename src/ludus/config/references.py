@@ -296,6 +296,9 @@ TRACKER = Seam(
     {
         "wandb": "ludus.trackers.client_trackers:WandbTracker",
         "trackio": "ludus.trackers.client_trackers:TrackioTracker",
+        "mlflow": "ludus.trackers.mlflow_tracker:MlflowTracker",
+        "tensorboard": "ludus.trackers.tensorboard_tracker:TensorBoardTracker",
+        "otel": "ludus.trackers.otel_tracker:OtelTracker",
     },
     contracts.check_tracker,
 )

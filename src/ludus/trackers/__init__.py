@@ -1,23 +1,24 @@
 """Trackers: where the metrics of a run go.
 
     values, step ──> TrackerSet ──┬─> metrics.jsonl in the run directory, always
-                                  └─> wandb, trackio, or one of the user's own (`tracking.use`)
+                                  └─> wandb, mlflow, …, or one of the user's own (`tracking.use`)
 
-A tracker is any object with `start`, `log` and `close`. Values are numbers, texts and `Table`s. A tracker must not end
-a run: when one raises, the error is reported once, and the tracker gets no more values. The local file has them all.
+A tracker is any object with `start`, `log` and `close`. Values are numbers, texts and `Table`s. One that also has
+`trace` gets every rollout that ends. A tracker must not end a run: when one raises, the error is reported once, and the
+tracker gets no more values. The local file has them all.
 """
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from msgspec import Struct, field
 
 from ludus.encoding import to_json
 from ludus.errors import describe_error
 from ludus.settings import Settings, UsedIf
-from ludus.types import JsonObject
+from ludus.types import JsonObject, Rollout
 
 METRICS = "metrics.jsonl"
 """The file of a run directory that has every value."""
@@ -46,6 +47,8 @@ class TrackedRun(Struct, frozen=True, kw_only=True):
     """The run directory."""
     config: JsonObject = field(default_factory=dict[str, Any])
     """The settings of the run, without secrets."""
+    mask: Callable[[str], str] = str
+    """Takes secrets out of a text of a rollout, before it leaves this machine."""
 
 
 class Tracker(Protocol):
@@ -64,12 +67,21 @@ class Tracker(Protocol):
         ...
 
 
+@runtime_checkable
+class RolloutTracker(Tracker, Protocol):
+    """A tracker that gets rollouts, too."""
+
+    def trace(self, key: str, rollout: Rollout) -> None:
+        """Keep a rollout that has ended; `key` is its content address. It must not wait for a server."""
+        ...
+
+
 class TrackingSettings(Settings, frozen=True):
     """Where metrics go beside `metrics.jsonl` in the run directory."""
 
     use: tuple[str, ...] = ()
-    """`wandb` (needs `ludus-train[wandb]`), `trackio` (needs `ludus-train[trackio]`), or trackers of your own:
-    `module:Class`, `file.py:Class`."""
+    """`wandb`, `trackio`, `mlflow`, `tensorboard`, `otel` (each needs its extra: `ludus-train[wandb]`, …), or trackers
+    of your own: `module:Class`, `file.py:Class`."""
     project: str = ""
     """The project of the run; empty: the trainer's, or `ludus`."""
     group: str = ""
@@ -108,6 +120,15 @@ class TrackerSet:
     def log_beside(self, values: Values) -> None:
         """Keep values that belong to no step, beside those of the last one."""
         self.log(values, self._step)
+
+    @property
+    def takes_rollouts(self) -> bool:
+        """Whether one of them gets rollouts."""
+        return any(isinstance(tracker, RolloutTracker) for tracker in self._trackers.values())
+
+    def trace(self, key: str, rollout: Rollout) -> None:
+        """Give a rollout that has ended to the trackers that take one."""
+        self._call(lambda tracker: tracker.trace(key, rollout) if isinstance(tracker, RolloutTracker) else None)
 
     def close(self) -> None:
         self._call(lambda tracker: tracker.close())

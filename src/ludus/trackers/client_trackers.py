@@ -12,16 +12,21 @@ from ludus.errors import ConfigError
 from ludus.trackers import Table, TrackedRun, Values
 
 
+def import_client(module: str, extra: str) -> Any:
+    """A module of a tracker's client library. Raises `ConfigError` if its extra is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            f"tracking.use: {extra} is not installed ({error}): pip install 'ludus-train[{extra}]'"
+        ) from None
+
+
 class ClientTracker(ABC):
     """A run of a service, through the module of its client library."""
 
     def __init__(self, module: str) -> None:
-        try:
-            self._module: Any = importlib.import_module(module)
-        except ImportError as error:
-            raise ConfigError(
-                f"tracking.use: {module} is not installed ({error}): pip install 'ludus-train[{module}]'"
-            ) from None
+        self._module = import_client(module, module)
         self._run: Any = None
 
     @abstractmethod

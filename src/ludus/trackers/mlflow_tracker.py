@@ -49,7 +49,7 @@ class MlflowTracker:
         tags = {"ludus.folder": str(run.folder), **({"ludus.group": run.group} if run.group else {})}
         self._run = client.create_run(experiment, run_name=run.name, tags=tags).info.run_id
         make = self._entities.Param
-        settings = [make(name[:250], text[:_LONGEST]) for name, text in flatten_settings(run.config)]
+        settings = [make(name[:250], text[:_LONGEST]) for name, text in list_setting_texts(run.config)]
         for at in range(0, len(settings), _BATCH):
             client.log_batch(self._run, params=settings[at : at + _BATCH])
 
@@ -77,10 +77,10 @@ class MlflowTracker:
         self._work.close()
 
 
-def flatten_settings(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+def list_setting_texts(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Settings by their dotted names, as texts. Those that are empty are left out."""
     for name, value in tree.items():
         if isinstance(value, Mapping):
-            yield from flatten_settings(value, f"{prefix}{name}.")  # pyright: ignore[reportUnknownArgumentType]
+            yield from list_setting_texts(value, f"{prefix}{name}.")  # pyright: ignore[reportUnknownArgumentType]
         elif value not in (None, "", (), []):
             yield f"{prefix}{name}", value if isinstance(value, str) else to_json(value).decode()

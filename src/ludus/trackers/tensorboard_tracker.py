@@ -9,7 +9,7 @@ from typing import Any
 
 from ludus.trackers import Table, TrackedRun, Values
 from ludus.trackers.client_trackers import import_client
-from ludus.trackers.mlflow_tracker import flatten_settings
+from ludus.trackers.mlflow_tracker import list_setting_texts
 
 FOLDER = "tensorboard"
 
@@ -27,7 +27,7 @@ class TensorBoardTracker:
     def start(self, run: TrackedRun) -> None:
         place = Path(self._folder, run.name) if self._folder else run.folder / FOLDER
         self._writer = self._make(logdir=str(place), flush_secs=self._flush)
-        rows = tuple((name, text) for name, text in flatten_settings(run.config))
+        rows = tuple((name, text) for name, text in list_setting_texts(run.config))
         self._writer.add_text("settings", write_markdown(Table(("setting", "value"), rows)), 0)
 
     def log(self, values: Values, step: int) -> None:

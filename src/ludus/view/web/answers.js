@@ -57,7 +57,8 @@ function answerChanges(run) {
     const last = accepted.at(-1);
     return answer(
       "What changed, and why?",
-      el("p", { class: "big" }, plural(accepted.length, "change"), el("small", null, ` accepted, ${decided.length - accepted.length} rejected`)),
+      el("p", { class: "big" }, plural(accepted.length, "change")),
+      el("p", { class: "nums" }, `accepted; ${decided.length - accepted.length} rejected`),
       last ? el("p", null, "last: ", link(runHref(id, "skill"), last.label || `step ${last.x}`), el("span", { class: "nums" }, ` at ${formatScore(last.y)}`)) : el("p", { class: "soft" }, "nothing was accepted so far"),
       el("p", null, link(runHref(id, "skill"), "Lines, evidence and who wrote them")),
     );
@@ -73,7 +74,7 @@ function answerChanges(run) {
 function answerTime(run) {
   const total = run.phases.reduce((sum, phase) => sum + phase.seconds, 0);
   const spent = (run.card.ended || Date.now() / 1000) - run.card.started;
-  const parts = [...run.phases].sort((a, b) => b.seconds - a.seconds).slice(0, 6).map((phase) => ({ name: phase.phase, value: phase.seconds, text: formatPercent(phase.seconds / (total || 1)), tone: `phase-${phase.phase.replace(/\W/g, "")}` }));
+  const parts = run.phases.filter((phase) => phase.seconds >= total / 200).sort((a, b) => b.seconds - a.seconds).slice(0, 6).map((phase) => ({ name: phase.phase, value: phase.seconds, text: formatPercent(phase.seconds / (total || 1)), tone: `phase-${phase.phase.replace(/\W/g, "")}` }));
   return answer(
     "Where does the time go?",
     el("p", { class: "big" }, run.card.started ? formatSeconds(spent) : "–", el("small", null, run.card.state === "running" ? " so far" : " in all")),

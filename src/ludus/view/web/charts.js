@@ -20,7 +20,7 @@ export function chooseTicks(low, high, count) {
   const span = high - low || 1;
   const rough = span / Math.max(1, count);
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = power * ([1, 2, 5, 10].find((factor) => factor * power >= rough) ?? 10);
+  const step = power * ([1, 2, 2.5, 5, 10].find((factor) => factor * power >= rough) ?? 10);
   const ticks = [];
   for (let value = Math.ceil(low / step - 1e-9) * step; value <= high + step * 1e-6; value += step) ticks.push(Number(value.toPrecision(12)));
   return ticks;
@@ -65,7 +65,7 @@ function placeX(frame, x) {
 
 /** @param {Frame} frame @param {number} y */
 function placeY(frame, y) {
-  return frame.top + frame.height - scale(y, frame.y0, frame.y1, frame.height);
+  return frame.top + frame.height - scale(Math.max(frame.y0, Math.min(frame.y1, y)), frame.y0, frame.y1, frame.height);
 }
 
 /**
@@ -91,7 +91,8 @@ function makeFrame(options, width) {
 
 /** @param {number[]} values @param {number} otherwise */
 function minimum(values, otherwise) {
-  return values.reduce((least, value) => Math.min(least, value), Infinity) === Infinity ? otherwise : values.reduce((least, value) => Math.min(least, value), Infinity);
+  const least = values.reduce((smallest, value) => Math.min(smallest, value), Infinity);
+  return least === Infinity ? otherwise : least;
 }
 
 /** @param {number[]} values @param {number} otherwise */
@@ -331,7 +332,8 @@ export function shareBar(title, parts) {
  */
 export function intervalMark(value, range, scaleOf) {
   const at = (/** @type {number} */ x) => Math.max(0, Math.min(100, scale(x, scaleOf.low, scaleOf.high, 100)));
-  const tone = !range ? "plain" : range.low > (scaleOf.zero ?? -Infinity) ? "good" : range.high < (scaleOf.zero ?? Infinity) ? "bad" : "plain";
+  const { zero } = scaleOf;
+  const tone = !range || zero === undefined ? "plain" : range.low > zero ? "good" : range.high < zero ? "bad" : "plain";
   return svg(
     "svg",
     { class: "interval", viewBox: "0 0 100 14", preserveAspectRatio: "none", "aria-hidden": "true" },

@@ -54,9 +54,21 @@ export function titleOf(curve) {
  * @param {{href?: (ref: string) => string, height?: number}} [options]
  */
 export function showCurves(curves, { href, height = 190 } = {}) {
-  return groupCurves(curves.filter((curve) => curve.points.length > 0)).map((group) => {
+  return groupCurves(curves.filter((curve) => curve.points.length > (curve.style === "dots" ? 0 : 1))).map((group) => {
     const first = /** @type {ChartCurve} */ (group[0]);
     const title = group.length === 1 ? first.label : titleOf(first);
-    return lineChart({ title, series: group.map((curve) => toSeries(curve, curve.label, href)), xLabel: first.x_label, showY: unitFormat(first.unit), height });
+    return lineChart({ title, series: group.map((curve) => toSeries(curve, curve.label, href)), xLabel: first.x_label, showY: unitFormat(first.unit), height, ...chooseLimits(group) });
   });
+}
+
+/**
+ * Where the axis begins and ends: shares from 0 to 1, quantities from 0.
+ * @param {ChartCurve[]} curves
+ * @returns {{low?: number, high?: number}}
+ */
+export function chooseLimits(curves) {
+  const values = curves.flatMap((curve) => curve.points.flatMap((point) => [point.y, point.low ?? point.y, point.high ?? point.y]));
+  const [least, most] = [Math.min(...values), Math.max(...values)];
+  if (curves[0]?.unit === "share" && least >= -0.5 && most <= 1.5) return { low: 0, high: curves[0].group === "errors" ? Math.max(0.1, most) : 1 };
+  return least >= 0 ? { low: 0, high: most * 1.08 || 1 } : {};
 }

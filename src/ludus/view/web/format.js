@@ -29,6 +29,7 @@ export function formatRange(range, show = formatScore) {
 export function formatPercent(value) {
   if (value === null || value === undefined) return NONE;
   const percent = value * 100;
+  if (percent > 0 && percent < 0.1) return "< 0.1 %";
   return `${percent.toFixed(percent !== 0 && Math.abs(percent) < 10 ? 1 : 0)} %`;
 }
 
@@ -57,7 +58,7 @@ export function formatBytes(bytes) {
 /** @param {number | null | undefined} seconds */
 export function formatSeconds(seconds) {
   if (seconds === null || seconds === undefined) return NONE;
-  if (seconds < 1) return `${formatNumber(seconds * 1000)} ms`;
+  if (seconds < 1) return seconds > 0 && seconds < 0.001 ? "< 1 ms" : `${formatNumber(seconds * 1000)} ms`;
   if (seconds < 60) return `${formatNumber(seconds, 1)} s`;
   if (seconds < 3600) return `${formatNumber(seconds / 60, 1)} min`;
   return seconds < 172800 ? `${formatNumber(seconds / 3600, 1)} h` : `${formatNumber(seconds / 86400, 1)} days`;

@@ -7,8 +7,8 @@ import { formatCount, formatDollars, formatNumber, formatPercent, formatScore, f
 import { focusFilter } from "./keys.js";
 import { watchChanges } from "./live.js";
 import { showRunHead } from "./page_run.js";
-import { go, makeHref, noteQuery } from "./router.js";
-import { afterTyping, attempt, crumbs, outcomeBadge, rolloutHref, runHref, shortModel } from "./shared.js";
+import { go, noteQuery } from "./router.js";
+import { afterTyping, attempt, outcomeBadge, rolloutHref, runHref, shortModel } from "./shared.js";
 import { LongTable } from "./table.js";
 
 /** @typedef {import("./model.js").RunOverview} RunOverview */
@@ -37,7 +37,7 @@ function showList(root, run, tab, wanted, build) {
     void attempt(() => table.reload());
   };
   const { table, bar } = build(change);
-  const head = el("header", { class: "pagehead" }, crumbs([[makeHref(["runs"]), "Runs"], [runHref(id), id], ["", tab]]), showRunHead(run, tab));
+  const head = el("header", { class: "pagehead" }, showRunHead(run, tab));
   fill(root, head, el("div", { class: "bar" }, bar), table.node);
   watchChanges([id], (event) => {
     if (event.what.some((what) => what === "store" || what === "index")) void attempt(() => table.reload());

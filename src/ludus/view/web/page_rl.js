@@ -7,8 +7,7 @@ import { formatCount, formatNumber, formatPercent, formatRange, formatScore, for
 import { focusFilter } from "./keys.js";
 import { refill, watchChanges } from "./live.js";
 import { showRunHead } from "./page_run.js";
-import { makeHref } from "./router.js";
-import { afterTyping, attempt, crumbs, rolloutHref, runHref } from "./shared.js";
+import { afterTyping, attempt, rolloutHref } from "./shared.js";
 import { LongTable } from "./table.js";
 
 /** @typedef {import("./model.js").WeightsPage} WeightsPage */
@@ -44,7 +43,7 @@ export async function showRl(root, run) {
     refill(parts.steps, fresh.steps, () => [showSteps(fresh)]);
     refill(parts.side, [fresh.trained_by_duration, fresh.server, fresh.server_problem], () => [showDurations(fresh), showServer(fresh)]);
   };
-  const head = el("header", { class: "pagehead" }, crumbs([[makeHref(["runs"]), "Runs"], [runHref(run), run], ["", "RL"]]), showRunHead(overview, "rl"));
+  const head = el("header", { class: "pagehead" }, showRunHead(overview, "rl"));
   fill(root, head, parts.curves, card("Groups", {}, el("p", { class: "soft" }, "Rollouts of one task under one version of the policy. A group without spread teaches nothing. Bars are advantages; click one for its rollout."), el("div", { class: "bar" }, search), groups.node), parts.steps, parts.side);
   paint(page);
   watchChanges([run], () => void attempt(async () => {

@@ -78,7 +78,7 @@ function showHead(detail, kept, walk, mayAct) {
     crumbs([[makeHref(["runs"]), "Runs"], [runHref(run), run], [runHref(run, "rollouts", kept), "rollouts"], ["", `${row.task}#${row.replicate}`]]),
     el("div", { class: "titleline" }, el("h1", null, showControls(row.task), el("span", { class: "soft" }, `#${row.replicate}`)), outcomeBadge(row), row.part ? badge(`${row.part} ${row.role}`, "plain") : null,
       el("span", { class: "spacer" }),
-      el("span", { class: "walk" }, button("← k", () => walk(detail.before), { "aria-label": "Rollout before it", disabled: detail.before === null }), el("span", { class: "soft nums" }, detail.place ? `${formatCount(detail.place)} of ${formatCount(detail.of)}` : ""), button("j →", () => walk(detail.after), { "aria-label": "Next rollout", disabled: detail.after === null }))),
+      el("span", { class: "walk" }, button("← Before", () => walk(detail.before), { title: "rollout before it: k", disabled: detail.before === null }), el("span", { class: "soft nums" }, detail.place ? `${formatCount(detail.place)} of ${formatCount(detail.of)}` : ""), button("Next →", () => walk(detail.after), { title: "next rollout: j", disabled: detail.after === null }))),
     el("div", { class: "actions" }, again, copyButtons(detail)),
   );
 }
@@ -116,7 +116,8 @@ function copyButtons(detail) {
  */
 function makeViews(detail, transcript, place) {
   const prompt = el("div", { class: "opening" }, showOpening(detail));
-  const text = el("div", null, showTurnFilter(transcript, prompt), prompt, transcript.node);
+  const none = detail.page.total ? null : nothing(detail.failure ? "It failed before the first turn: the agent did nothing." : "There are no turns.");
+  const text = el("div", null, showTurnFilter(transcript, prompt), prompt, none, transcript.node);
   const tokens = el("div", { hidden: true });
   /** @type {TokenView | null} */
   let view = null;
@@ -195,7 +196,7 @@ function showGroup(detail, kept) {
 function showTime(detail, transcript, views) {
   if (!detail.waterfall.length && !detail.phases.length) return null;
   const total = detail.phases.reduce((sum, phase) => sum + phase.seconds, 0) || 1;
-  const spans = detail.waterfall.slice(0, 400).map((span) => ({ name: span.label, start: span.start, seconds: span.seconds, tone: `phase-${span.phase.replace(/\W/g, "")}`, turn: span.turn }));
+  const spans = detail.waterfall.filter((span) => span.turn > 0 || span.seconds >= total / 500).slice(0, 400).map((span) => ({ name: span.label, start: span.start, seconds: span.seconds, tone: `phase-${span.phase.replace(/\W/g, "")}`, turn: span.turn }));
   const onpick = (/** @type {import("./charts.js").Span} */ span) => {
     views.show("transcript");
     void transcript.goTo(span.turn ?? 1);
@@ -203,7 +204,7 @@ function showTime(detail, transcript, views) {
   return card(
     "Where the time went",
     {},
-    detail.phases.length ? shareBar("Phases", detail.phases.map((phase) => ({ name: phase.phase, value: phase.seconds, text: `${formatSeconds(phase.seconds)}, ${formatPercent(phase.seconds / total)}`, tone: `phase-${phase.phase.replace(/\W/g, "")}` }))) : null,
+    detail.phases.length ? shareBar("Phases", detail.phases.filter((phase) => phase.seconds >= total / 500).map((phase) => ({ name: phase.phase, value: phase.seconds, text: `${formatSeconds(phase.seconds)}, ${formatPercent(phase.seconds / total)}`, tone: `phase-${phase.phase.replace(/\W/g, "")}` }))) : null,
     spans.length ? waterfall("Waterfall", spans, { show: formatSeconds, onpick }) : null,
     detail.waterfall.length > spans.length ? el("p", { class: "soft" }, `the first ${spans.length} of ${formatCount(detail.waterfall.length)} spans`) : null,
     detail.waterfall.some((span) => !span.exact) ? el("p", { class: "soft" }, "Starts are put one after the other where the record has only lengths.") : null,

@@ -22,6 +22,7 @@ import { ask, copyText, toast } from "./toasts.js";
 export function showRunHead(run, tab) {
   const { card: about } = run;
   return [
+    crumbs([[makeHref(["runs"]), "Runs"], tab ? [runHref(about.id), about.id] : ["", about.id], ...(tab ? [/** @type {[string, string]} */ (["", tab])] : [])]),
     el("div", { class: "titleline" }, el("h1", null, about.id), stateBadge(about), run.live?.paused ? badge("paused", "warn") : null, about.tags.map((tag) => badge(tag, "plain"))),
     el("p", { class: "soft nums" }, [about.kind, about.env, shortModel(about.model), about.started ? `started ${formatAge(about.started)}` : "", about.ended ? `took ${formatSeconds(about.ended - about.started)}` : ""].filter(Boolean).join(" · ")),
     about.note ? el("p", { class: "note" }, about.note) : null,
@@ -210,7 +211,7 @@ export async function showSettings(root, id) {
     value !== null && typeof value === "object" && !Array.isArray(value)
       ? card(name, { class: "settings" }, facts(Object.entries(value).map(([key, inner]) => [key, el("code", { class: "wrap" }, showValue(inner))])))
       : card(name, { class: "settings" }, el("code", { class: "wrap" }, showValue(value))));
-  fill(root, el("header", { class: "pagehead" }, crumbs([[makeHref(["runs"]), "Runs"], [runHref(id), id], ["", "settings"]]), showRunHead(run, "settings")),
+  fill(root, el("header", { class: "pagehead" }, showRunHead(run, "settings")),
     card("Command", {}, el("p", null, el("code", { class: "wrap" }, run.command || "not recorded")), run.command ? button("Copy", () => void copyText(run.command, "The command")) : null),
     recorded.changes.length ? card("Accepted changes of the environment", {}, el("ul", null, recorded.changes.map((change) => el("li", null, change)))) : null,
     el("div", { class: "columns" }, sections),

@@ -8,8 +8,8 @@ import { formatCount, formatPercent, formatRange, formatScore, formatSigned, plu
 import { renderInert } from "./inert.js";
 import { watchChanges } from "./live.js";
 import { showRunHead } from "./page_run.js";
-import { makeHref, noteQuery } from "./router.js";
-import { attempt, crumbs, rolloutLinks, runHref } from "./shared.js";
+import { noteQuery } from "./router.js";
+import { attempt, rolloutLinks } from "./shared.js";
 import { toast } from "./toasts.js";
 
 /** @typedef {import("./model.js").BlamedLine} BlamedLine */
@@ -31,7 +31,7 @@ const SKILL_VIEWS = /** @type {const} */ ([["blame", "Lines and evidence"], ["re
 export async function showSkill(root, run, place) {
   /** @type {[import("./model.js").RunOverview, SkillVersions, import("./model.js").ViewSession]} */
   const [overview, list, session] = await Promise.all([getJson(["runs", run]), getJson(["runs", run, "skills"]), getSession()]);
-  const head = el("header", { class: "pagehead" }, crumbs([[makeHref(["runs"]), "Runs"], [runHref(run), run], ["", "skill"]]), showRunHead(overview, "skill"));
+  const head = el("header", { class: "pagehead" }, showRunHead(overview, "skill"));
   if (!list.versions.length) {
     fill(root, head, nothing("The run has no version of a skill yet."));
     return { title: `${run}: skill` };

@@ -10,12 +10,12 @@ Tasks are the same if split, id and prompt are equal. A task with another prompt
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
 from ludus.stats import Interval, PairedStats, compare_pairs, compute_interval, compute_spread, summarize
-from ludus.types import Group, Task, Usage
+from ludus.types import Group, Usage
 
 TaskKey = tuple[str, str]
 """The split and the id of a task: an id is unique within its split."""
@@ -83,10 +83,13 @@ class RunComparison(Struct, frozen=True):
     pairs: tuple[PairComparison, ...]
 
 
-class _TaskScore(Struct, frozen=True):
+class TaskScore(Struct, frozen=True):
     """What a comparison needs of a group."""
 
-    task: Task
+    task: str
+    split: str
+    asked: str
+    """What is asked, or a hash of it: tasks with another one are not the same."""
     score: float
     unsuspected: float | None
     """The score without suspects; None if all rollouts are suspects."""
@@ -97,8 +100,14 @@ class _TaskScore(Struct, frozen=True):
 def compare_runs(runs: Mapping[str, Sequence[Group]]) -> RunComparison:
     """Compare runs, given as their groups by name, each with each."""
     scores = {name: _score_tasks(groups) for name, groups in runs.items()}
-    pairs = (_compare_pair(a, scores[a], b, scores[b]) for a, b in itertools.combinations(runs, 2))
-    return RunComparison(tuple(_describe_run(name, groups) for name, groups in runs.items()), tuple(pairs))
+    described = tuple(_describe_run(name, groups) for name, groups in runs.items())
+    return RunComparison(described, tuple(compare_scores(scores)))
+
+
+def compare_scores(scores: Mapping[str, Mapping[TaskKey, TaskScore]]) -> Iterator[PairComparison]:
+    """Compare runs, given as the scores of their tasks by name, each with each."""
+    for a, b in itertools.combinations(scores, 2):
+        yield _compare_pair(a, scores[a], b, scores[b])
 
 
 def compute_paired_interval(differences: Sequence[float], reach: float = 1.0) -> Interval | None:
@@ -110,10 +119,10 @@ def compute_paired_interval(differences: Sequence[float], reach: float = 1.0) ->
 
 
 def _compare_pair(
-    first: str, firsts: Mapping[TaskKey, _TaskScore], second: str, seconds: Mapping[TaskKey, _TaskScore]
+    first: str, firsts: Mapping[TaskKey, TaskScore], second: str, seconds: Mapping[TaskKey, TaskScore]
 ) -> PairComparison:
     shared = [key for key in firsts if key in seconds]
-    same = [key for key in shared if firsts[key].task.prompt == seconds[key].task.prompt]
+    same = [key for key in shared if firsts[key].asked == seconds[key].asked]
     pairs = [(firsts[key], seconds[key]) for key in same]
     differences = [one.score - other.score for one, other in pairs]
     paired = compare_pairs(differences)
@@ -138,17 +147,17 @@ def _compare_pair(
     )
 
 
-def _list_differing(pairs: Iterable[tuple[_TaskScore, _TaskScore]], sign: int) -> tuple[TaskDifference, ...]:
+def _list_differing(pairs: Iterable[tuple[TaskScore, TaskScore]], sign: int) -> tuple[TaskDifference, ...]:
     """The tasks whose difference has this sign, those with the largest one first."""
     found = [
-        TaskDifference(one.task.id, one.task.split, one.score, other.score)
+        TaskDifference(one.task, one.split, one.score, other.score)
         for one, other in pairs
         if (one.score - other.score) * sign > 0
     ]
     return tuple(sorted(found, key=lambda each: -abs(each.first - each.second)))
 
 
-def _compare_unsuspected(pairs: Sequence[tuple[_TaskScore, _TaskScore]]) -> float | None:
+def _compare_unsuspected(pairs: Sequence[tuple[TaskScore, TaskScore]]) -> float | None:
     if all(each.unsuspected == each.score for pair in pairs for each in pair):
         return None
     left = [
@@ -178,15 +187,18 @@ def _find_range(scores: Sequence[float]) -> float:
     return max([1.0, *scores]) - min([0.0, *scores])
 
 
-def _score_tasks(groups: Iterable[Group]) -> dict[TaskKey, _TaskScore]:
-    found: dict[TaskKey, _TaskScore] = {}
+def _score_tasks(groups: Iterable[Group]) -> dict[TaskKey, TaskScore]:
+    found: dict[TaskKey, TaskScore] = {}
     for group in groups:
         values = [rollout.score.value for rollout in group.rollouts if rollout.score is not None]
         if values:
             usage = sum((rollout.usage for rollout in group.rollouts), Usage())
             key, count = (group.task.split, group.task.id), len(group.rollouts)
             sure = [rollout.score.value for rollout in group.scored if rollout.score and not rollout.score.suspect]
-            found[key] = _TaskScore(group.task, _average(values), _average(sure) if sure else None, usage, count)
+            unsuspected = _average(sure) if sure else None
+            found[key] = TaskScore(
+                group.task.id, group.task.split, group.task.prompt, _average(values), unsuspected, usage, count
+            )
     return found
 
 
@@ -194,7 +206,7 @@ def _average(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-def _average_usage(scores: Iterable[_TaskScore]) -> Usage:
+def _average_usage(scores: Iterable[TaskScore]) -> Usage:
     """The usage per rollout, tokens rounded."""
     every = list(scores)
     usage, rollouts = sum((score.usage for score in every), Usage()), sum(score.rollouts for score in every)

@@ -29,8 +29,11 @@ SECONDS = 10.0
 """How long a reply may take. A run that is busy answers between two steps."""
 
 
-class _Request(Struct, frozen=True, kw_only=True, tag_field="do", forbid_unknown_fields=True):
+class _Request(Struct, frozen=True, kw_only=True, tag_field="do", forbid_unknown_fields=True, omit_defaults=True):
     """What is asked of a run."""
+
+    via: Annotated[str, Meta(max_length=40)] = ""
+    """What asks, if it is not `ludus ctl`: it is recorded."""
 
 
 class StatusRequest(_Request, frozen=True, tag="status"):

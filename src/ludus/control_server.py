@@ -141,8 +141,9 @@ class _ControlServer:
     def _act(self, request: ControlRequest, who: str) -> ControlReply:
         if not isinstance(request, StatusRequest):
             text = self._change(request)
-            self._tell(f"{text} (ludus ctl, {who})")
-            append_event(self._directory, "control", text, who=who, facts=request)
+            self._tell(f"{text} ({request.via or 'ludus ctl'}, {who})")
+            by = f"{request.via}, {who}" if request.via else who
+            append_event(self._directory, "control", text, who=by, facts=request)
         else:
             text = ""
         return ControlReply(ok=True, text=text, status=self._read_status())

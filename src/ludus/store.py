@@ -578,7 +578,7 @@ def _acquire_lock(path: Path) -> int:
 def _check_resume(path: Path, new: Mapping[str, Any], resume: bool, ignore: frozenset[str]) -> None:
     if not resume:
         raise StoreError(f"{path} already holds a run: continue it with --resume, or name another --out")
-    old, now = _flatten(_read_config(path)), _flatten(new)
+    old, now = flatten_settings(_read_config(path)), flatten_settings(new)
     changed = [
         f"  {key}: {_format_value(old, key)} → {_format_value(now, key)}"
         for key in sorted(old.keys() | now.keys())
@@ -591,11 +591,11 @@ def _check_resume(path: Path, new: Mapping[str, Any], resume: bool, ignore: froz
         )
 
 
-def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
+def flatten_settings(tree: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
     flat: dict[str, object] = {}
     for name, value in tree.items():
         if isinstance(value, dict) and value:
-            flat |= _flatten(value, f"{prefix}{name}.")  # pyright: ignore[reportUnknownArgumentType]
+            flat |= flatten_settings(value, f"{prefix}{name}.")  # pyright: ignore[reportUnknownArgumentType]
         else:
             flat[prefix + name] = value
     return flat

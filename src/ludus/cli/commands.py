@@ -101,6 +101,12 @@ COMMANDS = (
     Listing("look", "runs", "list the runs of a folder: what each is, how it goes, its score", "ludus.cli.runs"),
     Listing(
         "look",
+        "view",
+        "look at runs in a browser, live: scores, transcripts, skills, tokens; act on them",
+        "ludus.cli.view",
+    ),
+    Listing(
+        "look",
         "show",
         "print the numbers of a run, the steps of training, a transcript; or write a page",
         "ludus.cli.show",

@@ -122,7 +122,9 @@ class FactCache:
 
     def _bound(self, keep: Path) -> None:
         """Remove what was used least recently, if the cache is too large."""
-        found = [(entry.stat(), Path(entry.path)) for entry in os.scandir(keep.parent) if entry.name.endswith(".sqlite")]
+        found = [
+            (entry.stat(), Path(entry.path)) for entry in os.scandir(keep.parent) if entry.name.endswith(".sqlite")
+        ]
         size = sum(stat.st_size for stat, _ in found)
         for stat, file in sorted(found, key=lambda each: each[0].st_mtime):
             if size <= self._most or file == keep:

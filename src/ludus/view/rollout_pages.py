@@ -82,7 +82,9 @@ def list_rollouts(facts: RunFacts, given: Parameters, choices: dict[str, dict[st
     if (place := read_cursor(given.get("cursor"), query)) is not None:
         page = chosen.narrow(order.place_after(), *place)
     rows = list(
-        facts.select(f"*, {order.expression}", f"{page.where} {order.clause} LIMIT ? OFFSET ?", (*page.values, limit + 1, offset))
+        facts.select(
+            f"*, {order.expression}", f"{page.where} {order.clause} LIMIT ? OFFSET ?", (*page.values, limit + 1, offset)
+        )
     )
     shown = rows[:limit]
     return RolloutPage(

@@ -356,7 +356,7 @@ def describe_rollout(
     group = facts.list_rows(
         "WHERE task = ? AND split = ? AND policy = ? ORDER BY replicate, id LIMIT ?", _name_group(row)
     )
-    advantages = _compute_advantages(group, directory.config)
+    advantages = compute_group_advantages(group, directory.config)
     return RolloutDetail(
         run=run,
         row=make_card(row),
@@ -399,7 +399,7 @@ def _name_group(row: OutcomeFacts) -> tuple[object, ...]:
     return (row.task, row.split, row.policy, MOST_GROUP)
 
 
-def _compute_advantages(group: Sequence[OutcomeFacts], config: Mapping[str, Any]) -> dict[int, float]:
+def compute_group_advantages(group: Sequence[OutcomeFacts], config: Mapping[str, Any]) -> dict[int, float]:
     """The advantage of each rollout of a group, by its id."""
     scores = {row.id: row.score for row in group if row.score is not None}
     scale = (config.get("rl") or {}).get("scale", "none")
@@ -587,4 +587,4 @@ def find_advantage(facts: RunFacts, row: OutcomeFacts) -> float | None:
     group = facts.list_rows(
         "WHERE task = ? AND split = ? AND policy = ? ORDER BY replicate, id LIMIT ?", _name_group(row)
     )
-    return _compute_advantages(group, facts.directory.config).get(row.id)
+    return compute_group_advantages(group, facts.directory.config).get(row.id)

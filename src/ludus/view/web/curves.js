@@ -45,7 +45,7 @@ export function groupCurves(curves) {
 
 /** @param {ChartCurve} curve */
 export function titleOf(curve) {
-  return GROUP_TITLES[curve.group] ?? curve.label;
+  return GROUP_TITLES[curve.group] ?? (curve.group ? curve.group[0]?.toUpperCase() + curve.group.slice(1) : curve.label);
 }
 
 /**

@@ -14,9 +14,14 @@ function showConnection(state) {
   const node = document.getElementById("connection");
   if (!node) return;
   node.dataset.state = state;
-  const texts = { live: "live", waiting: "connecting…", report: "report", off: "not connected" };
-  fill(node, texts[state]);
+  fillConnection({ live: "live", waiting: "connecting…", report: "report", off: "not connected" }[state]);
   node.title = state === "off" ? "The server does not answer; the page tries again" : "";
+}
+
+/** @param {string} text */
+function fillConnection(text) {
+  const node = document.getElementById("connection");
+  if (node && node.textContent !== text) fill(node, text);
 }
 
 /**
@@ -66,6 +71,7 @@ export function watchChanges(runs, onchange) {
 export function stopChanges() {
   stopWatching?.();
   stopWatching = null;
+  fillConnection("");
 }
 
 /**

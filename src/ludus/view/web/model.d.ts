@@ -71,11 +71,11 @@ export interface ChartCurve {
 export interface ChartPoint {
   x: number;
   y: number;
-  low?: number | null;
-  high?: number | null;
-  label?: string;
-  kind?: string;
-  ref?: string;
+  low: number | null;
+  high: number | null;
+  label: string;
+  kind: string;
+  ref: string;
 }
 
 export interface CommandPreview {
@@ -111,13 +111,13 @@ export interface CostPerPoint {
 
 export interface DiffRow {
   kind: string;
-  left?: string;
-  right?: string;
-  left_number?: number;
-  right_number?: number;
-  left_marks?: [number, number][];
-  right_marks?: [number, number][];
-  count?: number;
+  left: string;
+  right: string;
+  left_number: number;
+  right_number: number;
+  left_marks: [number, number][];
+  right_marks: [number, number][];
+  count: number;
 }
 
 export interface DurationShare {
@@ -506,14 +506,14 @@ export interface SettingDifference {
 }
 
 export interface ShownCall {
-  id?: string;
-  name?: string;
+  id: string;
+  name: string;
   arguments: TextPart;
-  result?: TextPart | null;
-  error?: string;
-  seconds?: number;
-  spilled?: string;
-  images?: ShownImage[];
+  result: TextPart | null;
+  error: string;
+  seconds: number;
+  spilled: string;
+  images: ShownImage[];
 }
 
 export interface ShownFailure {
@@ -530,7 +530,7 @@ export interface ShownImage {
 export interface ShownMessage {
   role: string;
   text: TextPart;
-  images?: ShownImage[];
+  images: ShownImage[];
 }
 
 export interface ShownScore {
@@ -544,23 +544,23 @@ export interface ShownScore {
 
 export interface ShownTurn {
   number: number;
-  reasoning?: TextPart | null;
+  reasoning: TextPart | null;
   text: TextPart;
-  calls?: ShownCall[];
-  notices?: ShownMessage[];
-  images?: ShownImage[];
-  finish?: string;
-  stop?: string;
-  model?: string;
-  usage?: Usage;
-  seconds?: number;
-  start?: number;
-  model_seconds?: number;
-  tool_seconds?: number;
-  guided?: boolean;
-  branch?: number | null;
-  sampled?: number;
-  ids?: number;
+  calls: ShownCall[];
+  notices: ShownMessage[];
+  images: ShownImage[];
+  finish: string;
+  stop: string;
+  model: string;
+  usage: Usage;
+  seconds: number;
+  start: number;
+  model_seconds: number;
+  tool_seconds: number;
+  guided: boolean;
+  branch: number | null;
+  sampled: number;
+  ids: number;
 }
 
 export interface SkillBlame {
@@ -660,12 +660,12 @@ export interface TaskPage {
 }
 
 export interface TextPart {
-  text?: string;
-  html?: string;
-  form?: string;
-  size?: number;
-  cut?: boolean;
-  ref?: string;
+  text: string;
+  html: string;
+  form: string;
+  size: number;
+  cut: boolean;
+  ref: string;
 }
 
 export interface TextPiece {

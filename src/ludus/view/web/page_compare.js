@@ -71,7 +71,7 @@ function showPair(pair) {
     "article",
     { class: "pair" },
     el("h3", null, link(runHref(pair.first), pair.first), el("span", { class: "soft" }, " minus "), link(runHref(pair.second), pair.second)),
-    pair.difference === null ? el("p", { class: "big" }, "no shared tasks") : [el("p", { class: "big nums" }, formatSigned(pair.difference), el("small", null, pair.interval ? ` 95 %: ${formatRange(pair.interval, formatSigned)}` : " no interval")), intervalMark(pair.difference, pair.interval, { low: -reach, high: reach, zero: 0 })],
+    pair.difference === null ? el("p", { class: "big" }, "no shared tasks") : [el("p", { class: "big nums" }, formatSigned(pair.difference), el("small", null, pair.interval ? ` 95 %: ${formatRange(pair.interval, formatSigned)}` : " no interval")), intervalMark(pair.difference, pair.interval, { low: -reach, high: reach, zero: 0 }), el("p", { class: "pairscale", "aria-hidden": "true" }, el("span", null, `${formatSigned(-reach)} ${pair.second} is better`), el("span", null, "0"), el("span", null, `${pair.first} is better ${formatSigned(reach)}`))],
     el("p", null, pair.verdict),
     el("p", { class: "soft nums" }, `${plural(pair.tasks, "shared task")}: `, badge(`${pair.won} won`, "good"), " ", badge(`${pair.lost} lost`, "bad"), " ", badge(`${pair.tied} equal`, "plain"), pair.changed ? ` · ${plural(pair.changed, "task")} ask something else and are left out` : ""),
     pair.difference_without_suspects !== null ? el("p", { class: "nums" }, `without suspects: ${formatSigned(pair.difference_without_suspects)}`) : null,

@@ -44,7 +44,7 @@ export async function showRl(root, run) {
     refill(parts.side, [fresh.trained_by_duration, fresh.server, fresh.server_problem], () => [showDurations(fresh), showServer(fresh)]);
   };
   const head = el("header", { class: "pagehead" }, showRunHead(overview, "rl"));
-  fill(root, head, parts.curves, card("Groups", {}, el("p", { class: "soft" }, "Rollouts of one task under one version of the policy. A group without spread teaches nothing. Bars are advantages; click one for its rollout."), el("div", { class: "bar" }, search), groups.node), parts.steps, parts.side);
+  fill(root, head, parts.curves, card("Groups", {}, el("p", { class: "soft" }, "Rollouts of one task under one version of the policy. A group without spread teaches nothing. Each score has the colour of its advantage; click one for its rollout."), el("div", { class: "bar" }, search), groups.node), parts.steps, parts.side);
   paint(page);
   watchChanges([run], () => void attempt(async () => {
     paint(await get());

@@ -196,7 +196,8 @@ function showGroup(detail, kept) {
 function showTime(detail, transcript, views) {
   if (!detail.waterfall.length && !detail.phases.length) return null;
   const total = detail.phases.reduce((sum, phase) => sum + phase.seconds, 0) || 1;
-  const spans = detail.waterfall.filter((span) => span.turn > 0 || span.seconds >= total / 500).slice(0, 400).map((span) => ({ name: span.label, start: span.start, seconds: span.seconds, tone: `phase-${span.phase.replace(/\W/g, "")}`, turn: span.turn }));
+  const seen = detail.waterfall.filter((span) => span.turn > 0 || span.seconds >= total / 500);
+  const spans = seen.slice(0, 400).map((span) => ({ name: span.label, start: span.start, seconds: span.seconds, tone: `phase-${span.phase.replace(/\W/g, "")}`, turn: span.turn }));
   const onpick = (/** @type {import("./charts.js").Span} */ span) => {
     views.show("transcript");
     void transcript.goTo(span.turn ?? 1);
@@ -206,7 +207,7 @@ function showTime(detail, transcript, views) {
     {},
     detail.phases.length ? shareBar("Phases", detail.phases.filter((phase) => phase.seconds >= total / 500).map((phase) => ({ name: phase.phase, value: phase.seconds, text: `${formatSeconds(phase.seconds)}, ${formatPercent(phase.seconds / total)}`, tone: `phase-${phase.phase.replace(/\W/g, "")}` }))) : null,
     spans.length ? waterfall("Waterfall", spans, { show: formatSeconds, onpick }) : null,
-    detail.waterfall.length > spans.length ? el("p", { class: "soft" }, `the first ${spans.length} of ${formatCount(detail.waterfall.length)} spans`) : null,
+    seen.length > spans.length ? el("p", { class: "soft" }, `the first ${spans.length} of ${formatCount(seen.length)} spans`) : null,
     detail.waterfall.some((span) => !span.exact) ? el("p", { class: "soft" }, "Starts are put one after the other where the record has only lengths.") : null,
   );
 }
@@ -214,7 +215,7 @@ function showTime(detail, transcript, views) {
 /** @param {RolloutDetail} detail @param {Transcript} transcript */
 function showBranches(detail, transcript) {
   if (detail.branches.length < 2) return null;
-  const rows = detail.branches.map((branch) => el("li", null, button(branch.label || `turns ${branch.first} to ${branch.last}`, () => void transcript.goTo(branch.first), { class: "plain" }), el("span", { class: "soft nums" }, ` turns ${branch.first} to ${branch.last}${branch.after ? `, after turn ${branch.after}` : ", a conversation of its own"}`)));
+  const rows = detail.branches.map((branch) => el("li", null, button(branch.label || `turns ${branch.first} to ${branch.last}`, () => void transcript.goTo(branch.first), { class: "plain" }), el("span", { class: "soft nums" }, ` ${branch.first === branch.last ? `turn ${branch.first}` : `turns ${branch.first} to ${branch.last}`}${branch.after ? `, after turn ${branch.after}` : branch.first > 1 ? ", a conversation of its own" : ""}`)));
   return card("Branches of the history", {}, el("ul", { class: "branches" }, rows));
 }
 

@@ -76,7 +76,7 @@ export async function showSkill(root, run, place) {
 function showVersions(list, current, choose) {
   const rows = [...list.versions].reverse().map((version) =>
     el("li", null, el("button", { type: "button", class: "version", "data-hash": version.hash, "aria-pressed": String(version.hash === current), onclick: () => choose(version.hash) },
-      el("span", { class: "versionline" }, el("b", null, version.origin), badge(version.decision || "version", DECISION_TONES[version.decision] ?? "plain"), version.hash === list.shipped ? badge("ships", "good") : null),
+      el("span", { class: "versionline" }, el("b", null, version.origin), version.decision && version.decision !== version.origin ? badge(version.decision, DECISION_TONES[version.decision] ?? "plain") : null, version.hash === list.shipped && version.decision !== "shipped" ? badge("ships", "good") : null),
       el("span", { class: "soft nums" }, [version.score === null ? "not measured" : formatScore(version.score), version.interval ? formatRange(version.interval) : "", `+${version.added} −${version.removed}`, `${formatCount(version.tokens)} tokens`].filter(Boolean).join(" · ")),
       version.by ? el("span", { class: "soft" }, `by ${version.by}${version.reason ? `: ${version.reason}` : ""}`) : null)));
   return card(`Versions (${list.total})`, { class: "versions" }, el("ol", { class: "versionlist", reversed: true, tabindex: 0, "aria-label": "Versions of the skill" }, rows));
@@ -99,7 +99,7 @@ async function paintView(body, context, list, chosen, choose) {
   if (chosen.view === "diff") {
     /** @type {import("./model.js").SkillDiff} */
     const diff = await getJson(["runs", run, "skills", "diff"], { left: chosen.left, right: chosen.version });
-    const options = list.versions.map((version) => /** @type {[string, string]} */ ([version.hash, `${version.origin} ${version.decision}`]));
+    const options = list.versions.map((version) => /** @type {[string, string]} */ ([version.hash, version.decision && version.decision !== version.origin ? `${version.origin} (${version.decision})` : version.origin]));
     fill(body, el("div", { class: "bar" }, el("label", { class: "inline" }, "Before ", picker("Before", options, chosen.left, (left) => choose({ left }))), el("label", { class: "inline" }, "After ", picker("After", options, chosen.version, (version) => choose({ version }))), el("span", { class: "nums" }, badge(`+${diff.added}`, "good"), " ", badge(`−${diff.removed}`, "bad"))),
       showDiff(diff.rows, { left: diff.left.origin, right: diff.right.origin }));
   } else if (chosen.view === "rendered") {
@@ -115,7 +115,7 @@ async function paintView(body, context, list, chosen, choose) {
 
 /** @param {SkillVersion} version */
 function describeVersion(version) {
-  return el("p", { class: "soft nums" }, `${version.origin}: ${plural(version.lines, "line")}, about ${formatCount(version.tokens)} tokens in every request${version.score === null ? "" : `, score ${formatScore(version.score)} ${formatRange(version.interval)}`}`);
+  return el("p", { class: "soft nums" }, `${version.origin}: ${plural(version.lines, "line")}, about ${formatCount(version.tokens)} tokens in every request${version.score === null ? "" : `; score ${formatScore(version.score)}${version.interval ? `, 95 %: ${formatRange(version.interval)}` : ""}`}`);
 }
 
 // ---- blame ----
@@ -123,7 +123,8 @@ function describeVersion(version) {
 /** @param {SkillBlame} blame @param {SkillContext} context */
 function showBlame(blame, context) {
   if (!blame.lines.length) return [describeVersion(blame.version), nothing("This version is empty: the agent got no instructions.")];
-  const rows = blame.lines.map((line) => makeBlameRow(line, context));
+  const reach = Math.max(0.05, ...blame.lines.flatMap((line) => [Math.abs(line.worth ?? 0), Math.abs(line.interval?.low ?? 0), Math.abs(line.interval?.high ?? 0)]));
+  const rows = blame.lines.map((line) => makeBlameRow(line, context, reach));
   return [
     describeVersion(blame.version),
     el("p", { class: "soft" }, "Each line with the version that brought it. Open a line to see its evidence", context.mayReview ? " and to decide about it." : "."),
@@ -131,13 +132,14 @@ function showBlame(blame, context) {
   ];
 }
 
-/** @param {BlamedLine} line @param {SkillContext} context */
-function makeBlameRow(line, context) {
-  const worth = line.worth === null ? null : el("span", { class: "worth", title: `net gain of accuracy${line.interval ? `, 95 %: ${formatRange(line.interval, formatSigned)}` : ""}` }, intervalMark(line.worth, line.interval, { low: -0.5, high: 1, zero: 0 }), el("b", { class: "nums" }, formatSigned(line.worth)));
-  const known = line.line || line.reason || line.history.length || line.evidence_for.length || line.proposed_from.length;
+/** @param {BlamedLine} line @param {SkillContext} context @param {number} reach */
+function makeBlameRow(line, context, reach) {
+  const blank = !line.text.trim();
+  const worth = line.worth === null || blank ? null : el("span", { class: "worth", title: `net gain of accuracy${line.interval ? `, 95 %: ${formatRange(line.interval, formatSigned)}` : ""}` }, intervalMark(line.worth, line.interval, { low: -reach, high: reach, zero: 0 }), el("b", { class: "nums" }, formatSigned(line.worth)));
+  const known = !blank && (line.line || line.reason || line.history.length || line.evidence_for.length || line.proposed_from.length);
   const head = [
     el("span", { class: "no nums" }, line.number), el("span", { class: "origin" }, line.step ? `step ${line.step}` : line.origin.replace(/_/g, " ")),
-    el("span", { class: "linetext" }, line.text.trim() ? showControls(line.text) : " "), el("span", { class: "marks" }, worth, line.by ? badge(`by ${line.by}`, "info", "a person decided about this line") : null, line.status && line.status !== "working" ? badge(line.status, "warn") : null),
+    el("span", { class: "linetext" }, blank ? "\u00a0" : showControls(line.text)), el("span", { class: "marks" }, worth, line.by ? badge(`by ${line.by}`, "info", "a person decided about this line") : null, line.status && line.status !== "working" ? badge(line.status, "warn") : null),
   ];
   if (!known) return el("li", { class: "plainline" }, el("div", { class: "blamehead" }, head));
   const node = el("details", { "data-key": `line-${line.number}` }, el("summary", { class: "blamehead" }, head));

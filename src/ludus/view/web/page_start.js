@@ -34,6 +34,7 @@ export async function showStart(root, place) {
     showForm(body, await getJson(["forms", command]), state);
   });
   const choose = picker("Command", Object.entries(list.commands).map(([name, text]) => /** @type {[string, string]} */ ([name, `${name}: ${text}`])), chosen, (command) => void show(command));
+  choose.classList.add("long");
   fill(root, head, el("div", { class: "bar" }, el("label", { class: "inline" }, "Command ", choose)), body);
   await show(chosen);
   return { title: "Start a run", leave: () => void (state.left = true) };
@@ -91,7 +92,8 @@ function showForm(body, form, state) {
  * @param {(name: string, value: string) => void} set
  */
 function makeInput(one, set) {
-  const label = one.required ? `${one.label} *` : one.label;
+  const name = one.name.includes(".") ? one.name : one.label;
+  const label = one.required ? `${name} *` : name;
   const hint = one.help ? el("span", { class: "hint soft" }, one.help) : null;
   if (one.kind === "choice" || one.kind === "flag") {
     const choices = one.kind === "flag" ? ["true", "false"] : one.choices;

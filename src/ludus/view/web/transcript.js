@@ -200,7 +200,7 @@ function showTurn(run, id, turn, prefix) {
 /** @param {ShownTurn} turn */
 function showBranch(turn) {
   if (turn.branch === undefined || turn.branch === null) return null;
-  return el("p", { class: "branch" }, turn.branch === 0 ? "⑂ A conversation of its own begins here" : `⑂ The history branched here: it continues turn ${turn.branch}`);
+  return el("p", { class: "branch" }, turn.branch === 0 ? "↳ A conversation of its own begins here" : `↳ The history branched here: it continues turn ${turn.branch}`);
 }
 
 /**

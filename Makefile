@@ -111,7 +111,7 @@ lint: setup-dev
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 
 BENCHES := footprint "exec --peers" "loop --peers" "tokens --peers" templates "parsers --peers" pool stall keep_files controls containers \
-           "reflact --peers" "optimizer --peers" "gateway --peers" "api --peers" rl_loop rl scale
+           "reflact --peers" "optimizer --peers" "gateway --peers" "api --peers" "view --peers" rl_loop rl scale
 
 bench: setup-dev
 	@failed=0; \

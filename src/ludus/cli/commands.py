@@ -105,6 +105,8 @@ COMMANDS = (
         "look at runs in a browser, live: scores, transcripts, skills, tokens; act on them",
         "ludus.cli.view",
     ),
+    Listing("look", "top", "show what a run does now, in the terminal", "ludus.cli.top"),
+    Listing("look", "report", "write the pages of a run as one file that needs no server", "ludus.cli.report"),
     Listing(
         "look",
         "show",

@@ -41,7 +41,7 @@ def read_layers() -> list[list[str]]:
 HEIGHT = {part: -row for row, parts in enumerate(read_layers()) for part in parts}
 
 
-COMMANDS = re.compile(r"(.*_)?command\.py|.*_(table|tables|list|plot)\.py|rl_page\.py")
+COMMANDS = re.compile(r"(.*_)?command\.py|.*_(table|tables|list|plot)\.py")
 """Modules of commands and of what they print: a row of their own, wherever they are."""
 
 

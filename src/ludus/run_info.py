@@ -26,6 +26,8 @@ from ludus.stats import UNSCORED, FailureLedger, ScoreCell, make_failure_ledger
 from ludus.store import RunDir
 
 INFO = "run.json"
+REPORT = "report.html"
+"""Its pages in one file, written when it ends (`ludus.view.report`)."""
 LEDGER = "ledger.jsonl"
 """What each role has spent: a line after each rollout. The last line counts."""
 

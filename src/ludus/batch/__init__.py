@@ -1,6 +1,6 @@
 """Run many tasks, in groups, into a run directory.
 
-    plan_jobs ──> run_stored ──> store (the truth) ──> groups.jsonl | summary.json, samples.jsonl | trajectories.html
+    plan_jobs ──> run_stored ──> store (the truth) ──> groups.jsonl | summary.json, samples.jsonl
 
 `plan_jobs` is pure: the same batch gives the same jobs, seeds and toolset samples in every process, so a job's content
 address finds its outcome again. Only jobs without a score in the store are run. A failed rollout is stored
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 GROUPS = "groups.jsonl"
 SAMPLES = "samples.jsonl"
 SUMMARY = "summary.json"
-PAGE = "trajectories.html"
 
 SCHEMA = 1
 """The version of the rows below. It is raised when a field changes its meaning."""
@@ -333,7 +332,6 @@ async def process(
             if missing[id] and (group := plan.read_group(index)).rollouts:
                 run.append(GROUPS, encode_line(group, index))
         summary = summarize(group for _, group in plan.read_groups())
-        _write_page(plan, summary)
         return ProcessReport(summary.overall.tasks, summary.partial, summary)
 
     def write_complete() -> None:
@@ -355,7 +353,6 @@ async def evaluate(batch: Batch, runner: Runner, *, on_rollout: OnRollout | None
         run.write(SUMMARY, msgspec.json.format(to_json(summary), indent=2) + b"\n")
         rows = (row for index, group in plan.read_groups() for row in make_sample_rows(group, index))
         run.write(SAMPLES, (to_json(row) + b"\n" for row in rows))
-        _write_page(plan, summary)
         return summary
 
     running = _run_plan(plan, plan.find_work(), on_rollout)
@@ -375,20 +372,6 @@ async def _run_to_end(running: Awaitable[None], finish: Callable[[], T]) -> T:
         finish()
         raise
     return finish()
-
-
-def _write_page(plan: _Plan, summary: RunSummary) -> None:
-    env, policy, run = plan.runner.env, plan.batch.policy, plan.directory
-    facts = {
-        "environment": f"{env.name} {env.version}",
-        "model": policy.model_name,
-        "policy": policy.fingerprint,
-        "skill": policy.skill.hash if policy.skill else "",
-    }
-    from ludus.trajectory_page import render_page
-
-    rows = (to_json(make_group_row(group, index)) for index, group in plan.read_groups())
-    run.write(PAGE, render_page(run.path.resolve().name, facts, summary, rows))
 
 
 # ---- rows ---------------------------------------------------------------------------------------------------------

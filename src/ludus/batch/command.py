@@ -15,7 +15,6 @@ from pathlib import Path
 from ludus.arguments import RunArguments, make_argument
 from ludus.batch import (
     GROUPS,
-    PAGE,
     SAMPLES,
     SUMMARY,
     Batch,
@@ -40,12 +39,12 @@ from ludus.env import Env
 from ludus.errors import ConfigError
 from ludus.policy import Policy
 from ludus.run import Run, RunKind
-from ludus.run_info import note_planned
+from ludus.run_info import REPORT, note_planned
 from ludus.stats import RunSummary, summarize
 from ludus.store import STORE, make_safe_name
 from ludus.types import Rollout
 
-FILES = {"groups": GROUPS, "samples": SAMPLES, "summary": SUMMARY, "page": PAGE}
+FILES = {"groups": GROUPS, "samples": SAMPLES, "summary": SUMMARY, "report": REPORT}
 EVALUATE = RunKind("evaluate", files=FILES)
 PROCESS = RunKind("process", files=FILES)
 
@@ -154,8 +153,8 @@ def print_links(summary: RunSummary, out: Path, command: str) -> None:
         what = "1 rollout has no score: run it" if failed == 1 else f"{failed} rollouts have no score: run them"
         print(f"  {make_resume_command(command, out)}   {what} again")
     print(f"  ludus show {shlex.quote(str(out))}   the rollouts; add a task id for a transcript")
-    if (out / PAGE).exists():
-        print(f"  {(out / PAGE).resolve().as_uri()}   the same in a browser")
+    if (out / REPORT).exists():
+        print(f"  {(out / REPORT).resolve().as_uri()}   the same in a browser; live: ludus view")
 
 
 # ---- several models -----------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ COMMANDS = (
     Listing(
         "run",
         "process",
-        "write groups of scored rollouts as JSONL, and a page to read them",
+        "write groups of scored rollouts as JSONL",
         "ludus.batch.command:PROCESS_COMMAND",
     ),
     Listing(
@@ -110,7 +110,7 @@ COMMANDS = (
     Listing(
         "look",
         "show",
-        "print the numbers of a run, the steps of training, a transcript; or write a page",
+        "print the numbers of a run, the steps of training, or a transcript",
         "ludus.cli.show",
     ),
     Listing(

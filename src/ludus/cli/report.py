@@ -6,7 +6,8 @@ from pathlib import Path
 from ludus.arguments import Arguments, make_argument
 from ludus.command import JSON, RUN, Command
 from ludus.errors import ConfigError
-from ludus.view.report import LARGEST, REPORT, write_report
+from ludus.run_info import REPORT
+from ludus.view.report import LARGEST, write_report
 
 
 class ReportArguments(Arguments):

@@ -1,4 +1,4 @@
-"""`ludus show`: the numbers of a run, the steps of a training run, one transcript, or a page of all of them."""
+"""`ludus show`: the numbers of a run, the steps of a training run, or one transcript."""
 
 import json
 import shlex
@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ludus.arguments import Arguments, make_argument
-from ludus.batch import make_sample_rows
+from ludus.batch import group_outcomes, make_sample_rows
 from ludus.batch.run_tables import print_groups, print_summary
-from ludus.cli.page import list_groups, write_run_page
 from ludus.command import JSON, RUN, Command
 from ludus.command.rollout_choice import choose_rollout
 from ludus.command.rollout_text import print_rollout
@@ -18,7 +17,7 @@ from ludus.encoding import to_json
 from ludus.errors import ConfigError, StoreError
 from ludus.run_events import EVENTS, RunEvent, read_events
 from ludus.run_info import describe_state, find_kind, read_info, read_spent
-from ludus.session_runs import count_unscored, describe_unscored
+from ludus.session_runs import count_unscored, describe_unscored, group_sessions
 from ludus.stats import summarize
 from ludus.store import RunDir
 from ludus.types import Group, Rollout, Usage
@@ -28,14 +27,11 @@ class ShowArguments(Arguments):
     run: str
     rollout: str | None
     lines: bool
-    page: bool
 
 
 def run(arguments: ShowArguments) -> int:
     path = Path(arguments.run)
     with RunDir.read(path) as directory:
-        if arguments.page:
-            return _show_page(directory, arguments)
         if arguments.lines:
             _show_lines(directory, as_json=arguments.json)
             return 0
@@ -56,12 +52,11 @@ def run(arguments: ShowArguments) -> int:
     return 0
 
 
-def _show_page(directory: RunDir, arguments: ShowArguments) -> int:
-    if arguments.lines or arguments.rollout is not None:
-        raise ConfigError("--page shows every rollout of the run: leave out --lines and the rollout")
-    page = write_run_page(directory)
-    print(json.dumps({"run": str(directory.path), "page": str(page)}) if arguments.json else page.resolve().as_uri())
-    return 0
+def list_groups(directory: RunDir) -> list[Group]:
+    """The rollouts of a run in groups, in the order in which the groups were begun."""
+    if find_kind(directory) == "gateway":
+        return group_sessions(directory)
+    return group_outcomes(directory, directory.config.get("env", {}).get("group_size", 1))
 
 
 def _show_headroom(directory: RunDir, state: str, *, as_json: bool) -> None:
@@ -107,7 +102,7 @@ def _show_lines(directory: RunDir, *, as_json: bool) -> None:
     if find_kind(directory) != "train":
         raise ConfigError(f"--lines: {directory.path} is not a run of `ludus train`: it has no lines")
     from ludus.reflact.line_list import show_lines
-    from ludus.reflact.training_tables import read_train_settings
+    from ludus.view.training import read_train_settings
 
     show_lines(directory, read_train_settings(directory), as_json=as_json)
 
@@ -176,7 +171,7 @@ COMMAND = Command(
     "ludus show runs/first\n"
     "ludus show runs/first greeting.txt      # its first rollout\n"
     "ludus show runs/first greeting.txt#2    # its second\n"
-    "ludus show runs/first --page            # every rollout in a browser, also while the run goes on\n"
+    "ludus view runs/first                   # the same in a browser, also while the run goes on\n"
     "ludus show runs/skill --lines           # each line of a trained skill, with the evidence for and against it",
     (
         RUN,
@@ -186,7 +181,6 @@ COMMAND = Command(
             nargs="?",
             help="a task id, with #N for its Nth rollout, or the beginning of its key",
         ),
-        make_argument("--page", action="store_true", help="write a page of all trajectories into the run directory"),
         make_argument(
             "--lines",
             action="store_true",

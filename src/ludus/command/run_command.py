@@ -24,7 +24,7 @@ from ludus.config import Config, to_yaml
 from ludus.config.references import load_object
 from ludus.encoding import to_json
 from ludus.env import Env
-from ludus.errors import BUG, OPEN_FILES, ConfigError
+from ludus.errors import BUG, OPEN_FILES, ConfigError, LudusError
 from ludus.models import Model
 from ludus.models.ledger import Ledger
 from ludus.policy import Agent, Policy
@@ -37,7 +37,7 @@ from ludus.run import (
     open_run,
     run_to_end,
 )
-from ludus.run_info import read_failure_ledger
+from ludus.run_info import REPORT, read_failure_ledger
 from ludus.sources import find_source, open_agent
 from ludus.stats import FailureLedger, describe_failures
 from ludus.store import RunDir
@@ -160,6 +160,8 @@ async def _run(config: Config, arguments: RunArguments, work: RunWork) -> int:
             outcome = await run_to_end(run, work.work)
             result, unscored = work.conclude(run), count_unscored(run.directory)
             failures = result.failures or read_failure_ledger(run.directory)
+    if REPORT in run.kind.files.values():
+        _write_report(run.directory.path)
     report = RunReport(outcome, run.directory.path, run.ledger, result.facts, run.kind.files, unscored, failures)
 
     def show() -> None:
@@ -171,6 +173,16 @@ async def _run(config: Config, arguments: RunArguments, work: RunWork) -> int:
     if outcome.status == "completed" and result.failed:
         return 1
     return choose_exit_code(report)
+
+
+def _write_report(out: Path) -> None:
+    """Write the pages of a run that has ended as one file. What is wrong there is said, and changes no result."""
+    from ludus.view.report import write_end_report  # it imports every page
+
+    try:
+        write_end_report(out)
+    except (LudusError, OSError) as error:
+        print_notice(f"{REPORT} was not written: {error}")
 
 
 def open_work(config: Config, work: RunWork, arguments: RunArguments) -> AbstractAsyncContextManager[Run]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from ludus.command.terminal import format_number
 from ludus.reflact.items import Item, summarize_item
 from ludus.reflact.records import Record, Step
-from ludus.reflact.report.training_page import is_applied
+from ludus.reflact.report.run_words import is_applied
 from ludus.skill import Edit
 from ludus.skill_examples import parse_examples
 

@@ -39,7 +39,6 @@ from ludus.reflact.prompt_templates import Prompts
 from ludus.reflact.records import Record, Step, Summary, count_rollouts, count_useless_replies, list_record_values
 from ludus.reflact.report import run_files as files
 from ludus.reflact.report.run_files import RunRecorder, find_tested_skills
-from ludus.reflact.report.transcripts_page import TRANSCRIPTS
 from ludus.reflact.shipping import explain_rule
 from ludus.reflact.split_hints import list_split_hints
 from ludus.reflact.splits import load_splits
@@ -48,6 +47,7 @@ from ludus.reflact.trainer import train
 from ludus.reflact.training_run import Resources, check_fit
 from ludus.reflact.training_tables import TrainingBar, print_training
 from ludus.run import Run, RunKind
+from ludus.run_info import REPORT
 from ludus.suspects import SuspectPolicy
 
 _SETTINGS = """\
@@ -64,8 +64,7 @@ TRAIN = RunKind(
     files={
         "steps": files.STEPS,
         "summary": files.SUMMARY,
-        "report": files.REPORT,
-        "trajectories": TRANSCRIPTS,
+        "report": REPORT,
         "best": files.BEST,
         "best_on_selection": files.BEST_ON_SELECTION,
         "final": files.FINAL,
@@ -171,8 +170,7 @@ class TrainingWork(RunWork):
 
     async def work(self, run: Run) -> bool:
         """Train until the run is complete, interrupted, out of budget or broken. What was finished is in the files."""
-        facts, head = self._list_facts(run.policy), make_skill_head(self.plan.env)
-        recorder = RunRecorder(run.directory, self.plan.settings, facts, head)
+        recorder = RunRecorder(run.directory, self.plan.settings, make_skill_head(self.plan.env))
         self.records = recorder.records
         async with self._show_progress(run) as bar:
 
@@ -181,16 +179,13 @@ class TrainingWork(RunWork):
                     run.write_spent()
                 bar(progress, _describe_spending(self.config, run.ledger))
 
-            try:
-                async with aclosing(self._start_training(run, on_progress)) as records:
-                    async for record in records:
-                        recorder.add(record)
-                        is_known = len(recorder.records) <= recorder.known
-                        bar.record(record, quiet=is_known)
-                        if not is_known:
-                            run.trackers.log(list_record_values(record), record.state.step)
-            finally:
-                recorder.write_report(ended=True)
+            async with aclosing(self._start_training(run, on_progress)) as records:
+                async for record in records:
+                    recorder.add(record)
+                    is_known = len(recorder.records) <= recorder.known
+                    bar.record(record, quiet=is_known)
+                    if not is_known:
+                        run.trackers.log(list_record_values(record), record.state.step)
         return bool(recorder.records) and isinstance(recorder.records[-1], Summary)
 
     def _start_training(self, run: Run, on_progress: Watch) -> AsyncGenerator[Record, None]:
@@ -212,18 +207,6 @@ class TrainingWork(RunWork):
                 tested_before=find_tested_skills(run.directory.path, plan.splits.test.digest),
             ),
         )
-
-    def _list_facts(self, policy: Policy) -> dict[str, str]:
-        """What the report says about the run."""
-        plan, sizes = self.plan, self.plan.sizes
-        return {
-            "environment": f"{plan.env.name} {plan.env.version}",
-            "model": policy.model_name,
-            "optimizer": self.optimizer.name if self.optimizer else "none",
-            "proposer": plan.proposer.name,
-            "tasks": f"{sizes.train} train, {sizes.selection} selection, {sizes.test} test",
-            "prompts": plan.prompts.compute_digest(plan.settings.recipe, plan.settings.support),
-        }
 
     @asynccontextmanager
     async def _show_progress(self, run: Run) -> "AsyncGenerator[TrainingBar | _NoBar, None]":
@@ -304,8 +287,7 @@ def _print_result(records: Sequence[Record], gate: Gate, out: Path, suspects: Su
     shown = {
         files.BEST: "the skill that is shipped",
         files.BEST_ON_SELECTION: "the best one on the selection split",
-        files.REPORT: "the whole run in a browser",
-        TRANSCRIPTS: "every rollout",
+        REPORT: "the whole run in a browser",
     }
     for name, words in shown.items():
         if (out / name).exists():

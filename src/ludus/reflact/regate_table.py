@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ludus.command.terminal import make_console, make_table, make_text
 from ludus.reflact.regate import Redecision
-from ludus.reflact.report.training_page import format_difference
+from ludus.reflact.report.run_words import format_difference
 
 
 def print_redecisions(decisions: Sequence[Redecision], rule: str) -> None:

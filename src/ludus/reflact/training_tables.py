@@ -5,8 +5,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-import msgspec
-
 from ludus.command.terminal import (
     LiveLine,
     format_count,
@@ -16,7 +14,6 @@ from ludus.command.terminal import (
     make_table,
     make_text,
 )
-from ludus.config import list_assumed
 from ludus.control import RunControl
 from ludus.encoding import to_json
 from ludus.reflact.change_list import describe_changes
@@ -36,16 +33,16 @@ from ludus.reflact.records import (
     count_suspects,
 )
 from ludus.reflact.report import run_files as files
+from ludus.reflact.report.run_words import format_difference, has_fresh_scores, is_applied, name_products
 from ludus.reflact.report.score_curve import compute_score_interval, make_curve
-from ludus.reflact.report.training_page import format_difference, has_fresh_scores, is_applied, name_products
 from ludus.reflact.score_plot import plot_scores
 from ludus.reflact.stages.evaluate import compute_score
-from ludus.reflact.train_settings import TrainSettings
 from ludus.reflact.training_run import read_records
 from ludus.run_info import read_failure_ledger
 from ludus.stats import describe_failures, warn_of_exclusions
 from ludus.store import RunDir
 from ludus.suspects import SuspectPolicy, describe_suspects, read_suspect_policy
+from ludus.view.training import read_train_settings
 
 if TYPE_CHECKING:  # importing rich takes a while, and most commands do not draw
     from rich.console import Console
@@ -176,22 +173,6 @@ def show_training_run(run: RunDir, *, as_json: bool) -> None:
     if words := describe_failures(read_failure_ledger(run)):
         print(words)
     print(f"\none transcript: ludus show {shlex.quote(str(run.path))} TASK (or TASK#2 for its second rollout)")
-
-
-def find_reached_score(run: RunDir) -> tuple[float | None, str]:
-    """What a training run has reached, and where: the shipped skill on the test split, or until then the best skill on
-    the selection split."""
-    *_, last = None, *read_records(run)
-    if isinstance(last, Summary) and last.best.test is not None:
-        return last.best.test.overall.hard, "test"
-    return (compute_score(read_train_settings(run).gate, last.state.best) if last else None), "selection"
-
-
-def read_train_settings(run: RunDir) -> TrainSettings:
-    """The recorded settings of a training run, as far as this version knows them."""
-    known = {f.name for f in msgspec.structs.fields(TrainSettings)}
-    recorded = {name: value for name, value in run.config["train"].items() if name in known}
-    return msgspec.convert(list_assumed()["train"] | recorded, TrainSettings)
 
 
 def print_training(

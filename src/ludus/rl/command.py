@@ -29,9 +29,8 @@ from ludus.models.ledger import Ledger, MeteredModel
 from ludus.policy import Policy
 from ludus.rl.atropos_client import AtroposClient
 from ludus.rl.loop import RlRun, check_settings, run_rl
-from ludus.rl.recorder import CHECKPOINTS, REPORT, STEPS, SUMMARY, RlRecorder, summarize_steps
+from ludus.rl.recorder import CHECKPOINTS, STEPS, SUMMARY, RlRecorder, summarize_steps
 from ludus.rl.records import RlStep, list_step_values
-from ludus.rl.rl_page import render_rl_page
 from ludus.rl.rl_tables import RlBar, describe_step, plot_rewards
 from ludus.rl.run_health import find_troubles
 from ludus.rl.server_exchange import ServerExchange
@@ -39,6 +38,7 @@ from ludus.rl.settings import RlSettings
 from ludus.rl.tinker_settings import TinkerSettings
 from ludus.rl.trainers import Trainer, TrainingDiverged
 from ludus.run import Run, RunKind
+from ludus.run_info import REPORT
 from ludus.suspects import SuspectPolicy, describe_suspects
 from ludus.types import Rollout, Task
 
@@ -190,7 +190,7 @@ class RlWork(RunWork):
 
     async def work(self, run: Run) -> bool:
         settings = self.config.rl
-        recorder = RlRecorder(run.directory, self._list_facts(run.policy), render_rl_page)
+        recorder = RlRecorder(run.directory)
         self.records = recorder.records
         with _show_progress(settings, self.quiet, run.control) as bar:
 
@@ -223,17 +223,6 @@ class RlWork(RunWork):
             exchange=self.exchange,
             on_rollout=on_rollout,
         )
-
-    def _list_facts(self, policy: Policy) -> dict[str, str]:
-        env, settings = self.data.env, self.config.rl
-        return {
-            "environment": f"{env.name} {env.version}",
-            "policy": self.trainer.name,
-            "trainer": str(type(self.config.trainer).__struct_config__.tag),
-            "each step": f"{settings.groups} tasks × {settings.group_size} rollouts",
-            "staleness": str(settings.staleness) if settings.staleness else "on-policy",
-            "skill": policy.skill.hash if policy.skill else "",
-        }
 
     def conclude(self, run: Run) -> RunResult:
         records, steps, suspects = tuple(self.records), self.config.rl.steps, run.runner.suspects

@@ -1,7 +1,6 @@
-"""The files of an RL run, written as its records arrive: `steps.jsonl`, `summary.json` and the page `report.html`."""
+"""The files of an RL run, written as its records arrive: `steps.jsonl` and `summary.json`."""
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -10,28 +9,20 @@ from ludus.encoding import to_json
 from ludus.rl.records import RlStep, encode_step
 from ludus.store import RunDir
 
-STEPS, SUMMARY, REPORT, CHECKPOINTS = "steps.jsonl", "summary.json", "report.html", "checkpoints"
-
-RenderPage = Callable[[str, Mapping[str, str], Sequence[RlStep]], bytes]
+STEPS, SUMMARY, CHECKPOINTS = "steps.jsonl", "summary.json", "checkpoints"
 
 
 class RlRecorder:
     """Writes the files of a run as its records arrive."""
 
-    _EVERY = 5.0
-    """Seconds between two pages while the run is going on."""
-
-    def __init__(self, run: RunDir, facts: dict[str, str], render_page: RenderPage) -> None:
+    def __init__(self, run: RunDir) -> None:
         self.records: list[RlStep] = []
         self._run = run
-        self._facts = facts
-        self._render_page = render_page
         run.repair(STEPS)
         lines = list(run.read_lines(STEPS))
         self.known = len(lines) - 1
         """The last step that an earlier process had written; -1: there was none."""
         self._written: list[bytes] = lines
-        self._reported = 0.0
 
     def add(self, record: RlStep) -> None:
         self.records.append(record)
@@ -42,17 +33,10 @@ class RlRecorder:
                 self._run.write(STEPS, (old + b"\n" for old in self._written))
             self._written.append(line)
             self._run.append(STEPS, line)
-        if time.monotonic() - self._reported > self._EVERY:
-            self._write_page()
 
     def finish(self) -> None:
-        """Write the page and the summary. Called also after an error."""
-        self._write_page()
+        """Write the summary. Called also after an error."""
         self._run.write(SUMMARY, msgspec.json.format(to_json(summarize_steps(self.records)), indent=2) + b"\n")
-
-    def _write_page(self) -> None:
-        self._run.write(REPORT, self._render_page(self._run.path.resolve().name, self._facts, self.records))
-        self._reported = time.monotonic()
 
 
 def summarize_steps(records: Sequence[RlStep]) -> dict[str, Any]:

@@ -99,15 +99,6 @@ def show_rl_run(run: RunDir, *, as_json: bool) -> None:
         print(words)
 
 
-def find_reached_reward(run: RunDir) -> tuple[float | None, str]:
-    """What an RL run has reached: the last score of held-out tasks, or without one the last reward."""
-    records = read_steps(run)
-    held = [record.held_out.mean for record in records if record.held_out is not None]
-    if held and held[-1] is not None:
-        return held[-1], "held out"
-    return next((record.reward for record in reversed(records) if record.reward is not None), None), "reward"
-
-
 def print_rl(records: Sequence[RlStep], steps: int, console: "Console | None" = None) -> None:
     """Print some steps, all evaluations and the curve of a run."""
     console = console or make_console()

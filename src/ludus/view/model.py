@@ -80,7 +80,11 @@ class RunCard(Struct, frozen=True, kw_only=True):
     """The 95 % interval of `score`, where one is known."""
     measure: str = ""
     """What `score` is: mean, test, selection, held out or reward."""
+    mean: float | None = None
+    """Of all scored rollouts, by task; of runs with one policy only."""
     suspects: int = 0
+    """Rollouts whose verdict the agent may have changed."""
+    mean_without_suspects: float | None = None
     dollars: float = 0.0
     tokens: int = 0
     budget_dollars: float | None = None

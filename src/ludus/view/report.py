@@ -27,6 +27,7 @@ from ludus import __version__
 from ludus.encoding import to_json
 from ludus.errors import ConfigError, StoreError
 from ludus.images import FOLDER as IMAGES
+from ludus.run_info import REPORT
 from ludus.view.acting import StartedCommands
 from ludus.view.forms import FormBook
 from ludus.view.model import ViewSession
@@ -35,7 +36,6 @@ from ludus.view.routes import ViewState, answer
 from ludus.view.run_folder import RunFolder
 from ludus.view.server import WEB
 
-REPORT = "report.html"
 LARGEST = 30_000_000
 """Bytes of the snapshot that `ludus report` writes."""
 SMALL, SECONDS = 8_000_000, 10.0

@@ -123,7 +123,7 @@ def _read_card(facts: RunFacts, path: Path, id: str, notes: RunNotes) -> RunCard
     rollouts, scored, mean = directory.measure_scores()
     reached = find_score(facts, kind, mean)
     env, model = name_parts(directory.config)
-    spent = _read_totals(path, facts)
+    spent, suspects = _read_totals(path, facts), facts.count("WHERE suspect = 1")
     return RunCard(
         id=id,
         path=str(path),
@@ -138,7 +138,9 @@ def _read_card(facts: RunFacts, path: Path, id: str, notes: RunNotes) -> RunCard
         score=reached.value,
         interval=reached.interval,
         measure=reached.measure if reached.value is not None else "",
-        suspects=facts.count("WHERE suspect = 1"),
+        mean=reached.value if reached.measure == "mean" else None,
+        suspects=suspects,
+        mean_without_suspects=_leave_out_suspects(facts) if suspects and kind in ONE_POLICY else None,
         dollars=spent.usage.dollars,
         tokens=spent.usage.tokens,
         budget_dollars=(directory.config.get("budget") or {}).get("dollars"),
@@ -166,6 +168,13 @@ def find_score(facts: RunFacts, kind: str, mean: float | None) -> RunScore:
     if kind == "headroom":
         return _read_headroom(facts.directory.path)
     return RunScore(None)
+
+
+def _leave_out_suspects(facts: RunFacts) -> float | None:
+    means = [
+        value for (value,) in facts.select("avg(score)", "WHERE score NOTNULL AND suspect = 0 GROUP BY split, task")
+    ]
+    return sum(means) / len(means) if means else None
 
 
 class _HeadroomFile(Struct):

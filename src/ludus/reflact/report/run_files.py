@@ -5,8 +5,7 @@
     best/SKILL.md      the skill that is shipped; until the end, the best one so far
     best-on-selection/SKILL.md  the one with the highest score on the selection split (recipe `reflact`)
     final/SKILL.md     the current skill; at the end, the final one
-    report.html        everything as a page
-    trajectories.html  every rollout as a page, by the part of the run; written when the run ends
+    report.html        its pages in one file, written when the run ends (`ludus.view.report`)
 
 A skill without front matter gets some in its file, so that agents find it; `ludus.skill.parse_file` removes it again.
 All files are made from the records that `train` yields. A resumed run yields the earlier records again and writes equal
@@ -14,8 +13,7 @@ files: a line that is there is not written twice. Equal runs have byte-equal `st
 `summary.json` and the report.
 """
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,8 +22,7 @@ import msgspec
 from ludus.encoding import to_json
 from ludus.reflact.gate import Gate
 from ludus.reflact.records import Claim, MeasuredSkill, Record, Summary
-from ludus.reflact.report.training_page import render_page, sum_times
-from ludus.reflact.report.transcripts_page import TRANSCRIPTS, render_transcripts
+from ludus.reflact.report.run_words import sum_times
 from ludus.reflact.stages.evaluate import compute_score
 from ludus.reflact.train_settings import TrainSettings
 from ludus.reflact.training_run import RECORDS
@@ -37,10 +34,6 @@ SUMMARY = "summary.json"
 BEST = "best/SKILL.md"
 BEST_ON_SELECTION = "best-on-selection/SKILL.md"
 FINAL = "final/SKILL.md"
-REPORT = "report.html"
-
-_EVERY = 10.0
-"""Seconds between two reports while the run is going on."""
 
 
 def encode_line(record: Record, gate: Gate) -> bytes:
@@ -100,20 +93,16 @@ class SkillHead(NamedTuple):
 class RunRecorder:
     """Writes the files of a run as its records arrive."""
 
-    def __init__(
-        self, run: RunDir, settings: TrainSettings, facts: Mapping[str, str], head: SkillHead = SkillHead()
-    ) -> None:
+    def __init__(self, run: RunDir, settings: TrainSettings, head: SkillHead = SkillHead()) -> None:
         self.records: list[Record] = []
         self._run = run
         self._settings = settings
-        self._facts = dict(facts)
         self._head = head
         run.repair(STEPS)
         self._lines = list(run.read_lines(STEPS))
         self.known = sum(1 for _ in run.read_records(RECORDS))
         """The number of records in the store, which the run will yield first."""
         self._skills: dict[str, str] = {}
-        self._reported = time.monotonic()
 
     def add(self, record: Record) -> None:
         self.records.append(record)
@@ -128,17 +117,6 @@ class RunRecorder:
             self._write_skill(FINAL, record.state.current.skill)
             if (best := _find_best_on_selection(record)) is not None:
                 self._write_skill(BEST_ON_SELECTION, best)
-        if time.monotonic() - self._reported > _EVERY:
-            self.write_report()
-
-    def write_report(self, *, ended: bool = False) -> None:
-        """Write the report. Call it also when the run ends, with or without an error: then the page of trajectories is
-        written too, and the report links to it."""
-        name = self._run.path.resolve().name
-        if ended and (len(self.records) > self.known or not (self._run.path / TRANSCRIPTS).exists()):
-            self._run.write(TRANSCRIPTS, render_transcripts(name, self._facts, self._run))
-        self._run.write(REPORT, render_page(name, self._facts, self._settings, self.records, linked=ended))
-        self._reported = time.monotonic()
 
     def _write_line(self, new: bytes) -> None:
         place = len([record for record in self.records if not isinstance(record, Summary)]) - 1

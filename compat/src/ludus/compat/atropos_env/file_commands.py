@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from ludus.arguments import RunArguments
-from ludus.batch import GROUPS, PAGE, SUMMARY, Batch, BatchProgress
+from ludus.batch import GROUPS, SUMMARY, Batch, BatchProgress
 from ludus.batch.run_tables import ProgressBar, print_summary
 from ludus.command.run_command import RunResult, RunWork
 from ludus.compat.atropos_env.file_env import AtroposFileEnv
@@ -42,9 +42,10 @@ from ludus.policy import Agent
 from ludus.rl.serve_command import SERVE, FeedWork
 from ludus.rl.worker import WorkerPlan
 from ludus.run import Run, RunKind
+from ludus.run_info import REPORT
 from ludus.trackers import METRICS
 
-FILES = {"groups": GROUPS, "atropos_groups": ATROPOS_GROUPS, "summary": SUMMARY, "metrics": METRICS, "page": PAGE}
+FILES = {"groups": GROUPS, "atropos_groups": ATROPOS_GROUPS, "summary": SUMMARY, "metrics": METRICS, "report": REPORT}
 MAY_CHANGE = frozenset({"env.settings.total_steps", "env.servers"})
 _FILTERS = frozenset({"serve"})
 """The section with what becomes of partial groups, in `process` too."""

@@ -10,7 +10,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct
 
-from ludus.batch import GROUPS, PAGE, SUMMARY, group_outcomes, make_group_row
+from ludus.batch import GROUPS, SUMMARY, group_outcomes, make_group_row
 from ludus.compat.atropos_env.base_env import EvalReport
 from ludus.compat.atropos_env.call_journal import SCOPE, CallScope
 from ludus.compat.atropos_env.file_host import describe_trace
@@ -23,7 +23,6 @@ from ludus.errors import ConfigError, LudusError, raise_first
 from ludus.runner import RunOptions
 from ludus.stats import RunSummary, summarize
 from ludus.store import RunDir
-from ludus.trajectory_page import render_page
 from ludus.types import Group
 
 ATROPOS_GROUPS = "atropos_groups.jsonl"
@@ -146,10 +145,7 @@ def write_outputs(parts: FileParts) -> None:
         _copy_groups(run, Path(path))
     found = group_outcomes(run, parts.rules.group_size)
     run.write(GROUPS, (_encode_line(group, index, parts) + b"\n" for index, group in enumerate(found)))
-    facts = {"environment": parts.provenance.versions["env"], "model": parts.provenance.model}
-    rows = (to_json(make_group_row(group, index)) for index, group in enumerate(found))
     summary, counts = summarize(found), count_groups(run, found)
-    run.write(PAGE, render_page(run.path.resolve().name, facts, summary, rows))
     write_summary(run, summary, counts)
     parts.env.services.log_metrics({**counts.list_values()})
 

@@ -18,7 +18,7 @@ from ludus.reflact.optimizer import Optimizer
 from ludus.reflact.prompt_templates import Prompts
 from ludus.reflact.proposers import Proposer, View
 from ludus.reflact.records import Record
-from ludus.reflact.report.run_files import BEST, FINAL, REPORT, STEPS, RunRecorder
+from ludus.reflact.report.run_files import BEST, FINAL, STEPS, RunRecorder
 from ludus.reflact.train_settings import SlowUpdate, TrainSettings
 from ludus.reflact.training_run import Resources, TrainingRun, start_run
 from ludus.runner import Runner, RunOptions
@@ -115,8 +115,7 @@ def make_waiting_runner(world: SimpleNamespace, size: int) -> SkillRunner:
 def write_run_files(path: Path, records: Sequence[Record]) -> dict[str, bytes]:
     """Write the files of a run, or of a resumed one, and return them."""
     with RunDir.open(path, {}, resume=True) as run:
-        recorder = RunRecorder(run, REPORT_SETTINGS, {})
+        recorder = RunRecorder(run, REPORT_SETTINGS)
         for record in records:
             recorder.add(record)
-        recorder.write_report()
-    return {name: (path / name).read_bytes() for name in (STEPS, BEST, FINAL, REPORT)}
+    return {name: (path / name).read_bytes() for name in (STEPS, BEST, FINAL)}

@@ -216,7 +216,7 @@ def test_process_writes_groups_and_says_what_to_do_next(ludus: Ludus, folder: Pa
     assert sorted(row["task"]["id"] for row in rows) == ["sum-0", "sum-1", "sum-2", "sum-3"]
     assert all(len(row["rollouts"]) == 2 for row in rows)
     assert f"ludus show runs/{run.name}" in out
-    assert (run / "trajectories.html").as_uri() in out
+    assert (run / "report.html").as_uri() in out
 
 
 ENGINES = ["vllm", "sglang", "llamacpp", "atropos", "vllm_chat"]
@@ -517,7 +517,7 @@ def test_evaluate_shows_both_means_and_show_the_evidence(ludus: Ludus, folder: P
     shown = ludus("show", "runs/a").out
     assert "mean 1 without them" in shown and "1?" in shown
     assert "sums was edited" in ludus("show", "runs/a", "sum-0").out
-    assert "sums was edited" in (folder / "runs/a/trajectories.html").read_text()
+    assert "sums was edited" in (folder / "runs/a/report.html").read_text()
 
 
 def test_evaluate_refuses_a_setting_for_training(ludus: Ludus, forging: None):

@@ -8,7 +8,8 @@ import pytest
 from tests.build import make_rollout
 from tests.cli_kit import Ludus, script_flags, train_words, write_rules, write_sums
 
-from ludus.cli.runs import find_runs, read_row
+from ludus.view.facts import FactCache
+from ludus.view.run_folder import find_runs, read_card
 from ludus.encoding import to_json
 from ludus.rl.records import RL_STEPS, RlStep
 from ludus.run_info import keep_info, open_info
@@ -90,11 +91,11 @@ def test_a_run_itself_can_be_named(ludus: Ludus, runs: Path):
 def test_a_run_that_goes_on_is_read_and_one_that_cannot_be_read_says_why(folder: Path):
     with make_run(folder / "a", 1.0) as directory:
         open_info(directory, "evaluate")
-        row = read_row(folder / "a", folder)
+        row = read_card(folder / "a", "a", FactCache(None))
         assert (row.state, row.rollouts) == ("running", 1)
     (folder / "a" / "run.json").write_text("{")
-    row = read_row(folder / "a", folder)
-    assert (row.state, row.kind) == ("failed", "") and "run.json is damaged" in row.message
+    row = read_card(folder / "a", "a", FactCache(None))
+    assert (row.state, row.kind) == ("damaged", "") and "run.json is damaged" in row.message
 
 
 def test_runs_are_found_a_few_folders_deep_and_hidden_ones_are_not(folder: Path):

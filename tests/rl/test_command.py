@@ -161,7 +161,7 @@ def test_a_run_writes_its_files_and_can_be_shown_and_continued(ludus: Run, tmp_p
     assert "step 2/2: reward" in shown.err and "report.html" in shown.out
     assert [json.loads(line)["step"] for line in (out / "steps.jsonl").read_text().splitlines()] == [0, 1, 2]
     assert json.loads((out / "summary.json").read_text())["rollouts"] == 24
-    assert b"<svg" in (out / "report.html").read_bytes()
+    assert b'id="snapshot"' in (out / "report.html").read_bytes()
     assert json.loads(ludus("show", str(out), "--json").out)["records"][2]["step"] == 2
     again = ludus("rl", "--resume", "--out", str(out), "--rl.steps", "3")
     assert again.code == 0 and "step 3/3" in again.err and "step 2/2" not in again.err

@@ -69,7 +69,7 @@ def render_json(text: str) -> tuple[str, str]:
 
 def _highlight(text: str, language: str) -> str:
     from pygments import highlight
-    from pygments.formatters import HtmlFormatter
+    from pygments.formatters.html import HtmlFormatter  # not from the package: it is not ready for threads
     from pygments.lexers import get_lexer_by_name
     from pygments.util import ClassNotFound
 

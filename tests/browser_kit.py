@@ -20,10 +20,8 @@ from tests.cli_kit import LUDUS
 CHROMIUM = shutil.which("chromium") or ""
 AXE = Path(sys.prefix, "node/node_modules/axe-core/axe.min.js")
 """`make lint` fetches it."""
-FLAGS = (
-    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
-).split()
+FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking")
+FLAGS += ("--disable-component-update", "--disable-sync")  # nothing but the pages is fetched
 PATIENCE_MS = 180_000
 MODES = {
     "desktop": {"viewport": {"width": 1440, "height": 900}, "color_scheme": "light"},
@@ -83,14 +81,16 @@ class Look:
 
     def open(self, place: str) -> Any:
         """Go to a page, by what stands after `#`, and wait until it is there."""
-        self.page.evaluate("place => { document.querySelector('main').setAttribute('aria-busy', ''); location.hash = place }", place)
+        self.page.evaluate(
+            "place => { document.querySelector('main').setAttribute('aria-busy', ''); location.hash = place }", place
+        )
         if self.page.evaluate("place => decodeURI(location.hash) !== decodeURI('#' + place)", place):
             raise AssertionError(f"{place} is not an address")
         self.wait()
         return self.page
 
     def wait(self) -> None:
-        self.page.wait_for_function("!document.querySelector('main').hasAttribute('aria-busy')")
+        self.page.wait_for_selector("main:not([aria-busy])")  # not a function: the policy of the pages forbids `eval`
 
     def find_overflow(self) -> list[str]:
         """Elements that are wider than the window."""
@@ -125,7 +125,7 @@ def open_browser() -> Generator[Any]:
 
     expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS, timeout=PATIENCE_MS)
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS), timeout=PATIENCE_MS)
         try:
             yield browser
         finally:
@@ -140,7 +140,7 @@ def look_at(browser: Any, view: View, mode: str = "desktop", **options: Any) -> 
     try:
         look = Look(context, view)
         yield look
-        assert look.problems == []
+        assert not look.problems, look.problems
     finally:
         with suppress(Exception):
             context.close()

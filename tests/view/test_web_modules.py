@@ -31,10 +31,14 @@ def list_names(text: str) -> list[str]:
 def test_imports_name_what_the_modules_export():
     for name, text in MODULES.items():
         for source, wanted in list_imports(text).items():
-            exported = re.findall(r"^export (?:async )?(?:function|const|let|class) (\w+)", MODULES[source], re.MULTILINE)
+            exported = re.findall(
+                r"^export (?:async )?(?:function|const|let|class) (\w+)", MODULES[source], re.MULTILINE
+            )
             assert set(wanted) <= set(exported), (name, source)
         for line in text.splitlines():
-            assert not line.startswith("export") or re.match(r"export (async function|function|const|let|class) ", line), line
+            assert not line.startswith("export") or re.match(
+                r"export (async function|function|const|let|class) ", line
+            ), line
 
 
 def test_modules_have_no_cycle_and_hang_together():
@@ -58,7 +62,15 @@ def test_a_name_is_used_once_over_all_modules():
 
 def test_no_text_becomes_markup():
     for name, text in MODULES.items():
-        for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "</script", "javascript:"):
+        for word in (
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            "</script",
+            "javascript:",
+        ):
             assert word not in text, (name, word)
         assert not re.search(r"\bstyle:|setAttribute\(\"style\"", text), name
 

@@ -5,10 +5,11 @@
     $ python bench/view.py --short      small runs, as a test of the script
 
 The runs are a run of 100,000 rollouts, a folder of 1,000 runs, and a rollout of 5,000 turns with a tool result of
-20 MB, all written by the store (`view_runs.py`). `ludus view` is started as a process. For each page the script sends the
-requests that the page needs, one after the other: the document with its scripts, then the JSON. "first" is the first
-time in a new process, with nothing kept; "again" is the median of later rounds. Memory is that of the process after the
-page, and its peak at the end.
+20 MB, all written by the store (`view_runs.py`). `ludus view` is started as a process. For each page the script sends
+the requests that the page needs, one after the other: the document with its scripts, then the JSON. "first" is the
+first time in a new process, with nothing kept; "again" is the median of later rounds. Both are given as the CPU time of
+the server and as wall time, which other load on the machine makes longer. Memory is that of the process
+after the page, and its peak at the end.
 
 Where there is a Chromium with Playwright, every page is opened in it: the time until the data are in the page, the heap
 of its JavaScript and the nodes of its document. `inspect view` and `mlflow ui` are opened in the same browser, in the
@@ -18,6 +19,7 @@ of Inspect, a trace of MLflow with four spans.
 
 import contextlib
 import json
+import os
 import re
 import shutil
 import signal
@@ -47,7 +49,7 @@ from common import (
 )
 
 MAX_FIRST_MS = 1000.0
-"""Server time of the first paint of any page, in a new process."""
+"""CPU time of the server for the first paint of any page, in a new process. On a busy machine wall time is longer."""
 MAX_MEMORY_MB = 300.0
 """The peak of the server's memory over all pages."""
 MAX_HEAP_MB = 60.0
@@ -65,7 +67,10 @@ class PageRequest:
     needs: Sequence[str]
     marker: str
     first_ms: float = 0.0
+    first_cpu: float = 0.0
+    """CPU milliseconds of the server."""
     again_ms: float = 0.0
+    again_cpu: float = 0.0
     size_kb: float = 0.0
     memory_mb: float = 0.0
     shown: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -128,6 +133,12 @@ def read_memory(pid: int) -> tuple[float, float]:
     return now, peak
 
 
+def read_cpu(pid: int) -> float:
+    """The CPU time that a process has taken, in milliseconds."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return 1000 * (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def _list_children(pid: int) -> list[int]:
     found: list[int] = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
@@ -164,13 +175,11 @@ def list_big_pages(rollouts: int) -> list[PageRequest]:
     run, middle = "/api/runs/big", rollouts // 2
     return [
         PageRequest("run of many rollouts", "#/run/big", [run], "lookup"),
-        PageRequest("its rollouts", "#/run/big/rollouts", [run, f"{run}/rollouts?limit=50"], "task-00"),
-        PageRequest(
-            "… by score", "#/run/big/rollouts?sort=-score", [f"{run}/rollouts?limit=50&sort=-score"], "task-00"
-        ),
+        PageRequest("its rollouts", "#/run/big/rollouts", [run, f"{run}/rollouts?limit=50"], "task-0"),
+        PageRequest("… by score", "#/run/big/rollouts?sort=-score", [f"{run}/rollouts?limit=50&sort=-score"], "task-0"),
         PageRequest("… from the middle", "", [f"{run}/rollouts?limit=50&offset={middle}"], ""),
         PageRequest("… that failed", "", [f"{run}/rollouts?limit=50&result=unscored"], ""),
-        PageRequest("its tasks", "#/run/big/tasks", [run, f"{run}/tasks?limit=50"], "task-00"),
+        PageRequest("its tasks", "#/run/big/tasks", [run, f"{run}/tasks?limit=50"], "task-0"),
         PageRequest("one rollout", f"#/run/big/rollout/{middle}", [f"{run}/rollouts/{middle}"], "I look it up"),
     ]
 
@@ -194,6 +203,21 @@ MANY_PAGES = [
 ]
 
 
+def measure_page(page: PageRequest, base: str, pid: int, static: Sequence[str], rounds: int) -> None:
+    """Send the requests of a page: once, then in rounds."""
+    times: list[float] = []
+    spent: list[float] = []
+    for number in range(rounds + 1):
+        wanted = [*(static if number == 0 else ["/"]), "/api/session", *page.needs]
+        cpu, began = read_cpu(pid), time.perf_counter()
+        page.size_kb = sum(len(fetch(base + each)) for each in wanted) / 1e3
+        times.append(1000 * (time.perf_counter() - began))
+        spent.append(read_cpu(pid) - cpu)
+    page.first_ms, page.again_ms = times[0], median(times[1:])
+    page.first_cpu, page.again_cpu = spent[0], median(spent[1:])
+    page.memory_mb = read_memory(pid)[0]
+
+
 def measure_folder(folder: Path, pages: list[PageRequest], rounds: int, scratch: Path) -> tuple[float, list[str]]:
     """Measure pages of a server on a folder. Returns the peak of its memory in MB, and what went wrong."""
     port = find_port()
@@ -204,18 +228,10 @@ def measure_folder(folder: Path, pages: list[PageRequest], rounds: int, scratch:
     with run_server(command, f"{base}/icon.svg", scratch / f"ludus-{folder.name}.log") as server:
         static = list_static(base)
         for page in pages:
-            times: list[float] = []
-            for number in range(rounds + 1):
-                wanted = [*(static if number == 0 and page is pages[0] else ["/"]), "/api/session", *page.needs]
-                began = time.perf_counter()
-                try:
-                    page.size_kb = sum(len(fetch(base + each)) for each in wanted) / 1e3
-                except (OSError, urllib.error.HTTPError) as error:
-                    problems.append(f"{page.name}: {error}")
-                    break
-                times.append(1000 * (time.perf_counter() - began))
-            page.first_ms, page.again_ms = (times[0], median(times[1:] or times)) if times else (float("inf"),) * 2
-            page.memory_mb = read_memory(server.pid)[0]
+            try:
+                measure_page(page, base, server.pid, static if page is pages[0] else ["/"], rounds)
+            except OSError as error:  # those of urllib are, too
+                problems.append(f"{page.name}: {error}")
         open_pages(base, pages)
         peak = read_memory(server.pid)[1]
     return peak, problems
@@ -280,7 +296,7 @@ PEERS = (
             str(port),
         ],
         "/#/logs/lookup.eval/samples",
-        "task-00",
+        "task-0",
     ),
     Peer(
         "mlflow ui",
@@ -299,7 +315,7 @@ PEERS = (
             "1",
         ],
         "/#/experiments/1/traces",
-        "task-00",
+        "Find the value",
     ),
 )
 
@@ -350,11 +366,12 @@ def measure_peers(
 
 
 def print_pages(pages: Sequence[PageRequest]) -> None:
-    head = ("page", "first ms", "again ms", "KB", "server MB", "browser ms", "heap MB", "nodes")
+    head = ("page", "first: CPU ms", "ms", "again: CPU ms", "ms", "KB", "server MB", "browser ms", "heap MB", "nodes")
     rows: list[Sequence[object]] = [head]
     for page in pages:
         shown = _format_shown(page.shown)[:3] if page.shown else ["", "", ""]
-        rows.append((page.name, page.first_ms, page.again_ms, page.size_kb, page.memory_mb, *shown))
+        spent = (page.first_cpu, page.first_ms, page.again_cpu, page.again_ms)
+        rows.append((page.name, *spent, page.size_kb, page.memory_mb, *shown))
     print(render_table(rows))
 
 
@@ -381,6 +398,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="ludus-view-") as name:
         scratch = Path(name)
         folder = given.folder or scratch / "runs"
+        took: dict[str, float] = {}
         if given.folder is None:
             took = view_runs.write_all(folder, given.rollouts, given.runs, given.turns, int(given.result_mb * 1e6))
             made = f"{given.rollouts} rollouts, {given.runs} runs and one of {given.turns} turns"
@@ -401,7 +419,13 @@ def main() -> int:
             else []
         )
         if rows:
-            own = ["ludus view", given.rollouts, 0.0, *_format_shown(big[1].shown), peaks[0]]
+            own = [
+                "ludus view",
+                given.rollouts,
+                took.get(view_runs.BIG, "before"),
+                *_format_shown(big[1].shown),
+                peaks[0],
+            ]
             head = (
                 "viewer: list of rollouts",
                 "rollouts",
@@ -418,7 +442,7 @@ def main() -> int:
     heaps = [page.shown["heap_mb"] for page in every if page.shown]
     blank = [page.name for page in every if page.shown and page.shown["ms"] is None]
     checks = [
-        Check("first paint", max(page.first_ms for page in every), MAX_FIRST_MS, "ms of server time"),
+        Check("first paint", max(page.first_cpu for page in every), MAX_FIRST_MS, "ms of server time"),
         Check("server memory", max(peaks), MAX_MEMORY_MB, "MB at the peak"),
         Check("requests that failed", len(problems), 0),
     ]

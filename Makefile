@@ -18,10 +18,10 @@
 #   make docs    make the generated parts of docs/ again: settings, commands, environments (after a change of one)
 #   make test-clients  client libraries (litellm, LangChain, AI SDK, …) at the gateway (fetches 0.7 GB once; needs npm)
 #   make test-scale  faults of Ray clusters: 200 kills, cut networks, wrong clocks, full disks; two machines (root; half an hour)
-#   make test-browser  the toolset `browser` with a real Chromium (fetches 50 MB once; needs Debian's chromium; half a minute)
+#   make test-browser  the toolset `browser` and the pages of `ludus view` with a real Chromium (needs Debian's chromium: make backends; two minutes)
 #   make test-verifiers  environments of verifiers 0.1.14, with and without the package, and tasksets of 0.4.0 (fetches 1.5 GB once; three minutes)
 #   make test-openenv    servers of the package openenv-core 0.3.0 (fetches 0.5 GB once)
-#   make lint    formatting, lint rules and types only
+#   make lint    formatting, lint rules and types only; the pages of `ludus view` too, where npm is
 #   make bench   measure speed and compare it with other tools (downloads them; takes a while)
 
 PYTHON ?= python3
@@ -96,8 +96,8 @@ test-scale: setup-dev
 	@LUDUS_TEST_SCALE=1 $(BIN)/python -m pytest -s tests/engines/test_ray_faults.py tests/engines/test_slurm_engine.py tests/engines/test_two_machines.py
 
 test-browser: setup-dev
-	@$(BIN)/python -m pip install --quiet -c constraints.txt 'playwright>=1.60'
-	@$(BIN)/python -m pytest tests/tools/test_browser.py
+	@scripts/check-web $(VENV)/node
+	@$(BIN)/python -m pytest tests/tools/test_browser.py tests/view/browser
 
 test-verifiers: setup-dev
 	@scripts/test-verifiers $(BIN)/python
@@ -109,6 +109,7 @@ lint: setup-dev
 	@$(BIN)/ruff format --check
 	@$(BIN)/ruff check
 	@$(BIN)/pyright --pythonpath $(BIN)/python
+	@scripts/check-web $(VENV)/node
 
 BENCHES := footprint "exec --peers" "loop --peers" "tokens --peers" templates "parsers --peers" pool stall keep_files controls containers \
            "reflact --peers" "optimizer --peers" "gateway --peers" "api --peers" "view --peers" rl_loop rl scale

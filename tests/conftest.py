@@ -55,6 +55,7 @@ SLOW = (
     "tests/test_hostile_agents.py",
     "tests/verify/test_in_slot.py",
     "tests/tools/test_browser.py",
+    "tests/view/browser/",
     "tests/parsers/test_stream.py",
 )
 """Modules that take most of the time: slots by the hundred, processes that are killed, models, wheels."""

@@ -9,17 +9,14 @@ import ludus.view
 
 WEB = Path(ludus.view.__file__).with_name("web")
 MODULES = {path.name: path.read_text(encoding="utf-8") for path in sorted(WEB.glob("*.js"))}
-IMPORT = re.compile(r'^import \{ ([\w, ]+) \} from "\./(\w+\.js)";$')
+IMPORT = re.compile(r'^import \{([\w,\s]+)\} from "\./(\w+\.js)";$', re.MULTILINE)
 
 
 def list_imports(text: str) -> dict[str, list[str]]:
     """What a module imports, by module."""
-    found: dict[str, list[str]] = {}
-    for line in text.splitlines():
-        if re.match(r"\s*import[\s{*(]", line):
-            match = IMPORT.match(line)
-            assert match, f"not an import that a report can join: {line}"
-            found[match[2]] = match[1].split(", ")
+    found = {source: re.findall(r"\w+", names) for names, source in IMPORT.findall(text)}
+    begins = re.findall(r"^\s*import\b(?![.:])", text, re.MULTILINE)
+    assert len(begins) == len(found), "an import that a report cannot join, or two of one module"
     return found
 
 

@@ -27,7 +27,10 @@ let session = null;
  * @param {readonly (string | number)[]} parts
  */
 export function apiPath(...parts) {
-  return `/api/${parts.flat().map((part) => encodeURIComponent(String(part))).join("/")}`;
+  return `/api/${parts
+    .flat()
+    .map((part) => encodeURIComponent(String(part)))
+    .join("/")}`;
 }
 
 /** @param {Params} params */
@@ -36,7 +39,8 @@ function writeQuery(params) {
   for (const [name, value] of Object.entries(params)) {
     if (Array.isArray(value)) for (const one of value) query.append(name, one);
     else if (value === true) query.append(name, "1");
-    else if (value !== null && value !== undefined && value !== "" && value !== false) query.append(name, String(value));
+    else if (value !== null && value !== undefined && value !== "" && value !== false)
+      query.append(name, String(value));
   }
   const text = query.toString();
   return text ? `?${text}` : "";
@@ -106,7 +110,8 @@ function answerFromSnapshot(stored, path, params) {
   const base = stored[path];
   if (base === undefined) throw new ApiError("This is not in the report. Open the run with: ludus view", 404);
   if (Array.isArray(base.rows)) return pageRows(base, params);
-  if (Array.isArray(base.turns) && typeof params.first === "number") return pageTurns(base, params.first, Number(params.limit ?? 20));
+  if (Array.isArray(base.turns) && typeof params.first === "number")
+    return pageTurns(base, params.first, Number(params.limit ?? 20));
   return base;
 }
 
@@ -134,7 +139,8 @@ function valueOf(row, key) {
 
 /** @param {any} row @param {string} name @param {unknown} value */
 function keepsRow(row, name, value) {
-  if (name === "result") return value === "passed" ? row.passed === true : value === "failed" ? row.passed === false : row.score === null;
+  if (name === "result")
+    return value === "passed" ? row.passed === true : value === "failed" ? row.passed === false : row.score === null;
   if (name === "errors") return row.tool_errors > 0;
   if (row[name] === undefined) return true;
   return typeof row[name] === "boolean" ? row[name] === Boolean(value) : String(row[name]) === String(value);

@@ -22,7 +22,8 @@ export function chooseTicks(low, high, count) {
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = power * ([1, 2, 2.5, 5, 10].find((factor) => factor * power >= rough) ?? 10);
   const ticks = [];
-  for (let value = Math.ceil(low / step - 1e-9) * step; value <= high + step * 1e-6; value += step) ticks.push(Number(value.toPrecision(12)));
+  for (let value = Math.ceil(low / step - 1e-9) * step; value <= high + step * 1e-6; value += step)
+    ticks.push(Number(value.toPrecision(12)));
   return ticks;
 }
 
@@ -38,7 +39,14 @@ function makeFigure(title, summary, height, draw, rest) {
   const canvas = el("div", { class: "canvas" });
   canvas.style.height = `${height}px`;
   const readout = el("p", { class: "readout" });
-  const figure = el("figure", { class: "chart" }, el("figcaption", null, title), canvas, readout, rest.filter((node) => node !== null));
+  const figure = el(
+    "figure",
+    { class: "chart" },
+    el("figcaption", null, title),
+    canvas,
+    readout,
+    rest.filter((node) => node !== null),
+  );
   let drawn = 0;
   const paint = () => {
     const width = canvas.clientWidth;
@@ -83,9 +91,14 @@ function makeFrame(options, width) {
   if (low === high) [low, high] = [low - 0.5, high + 0.5];
   const pad = (high - low) * 0.06;
   return {
-    left: MARGIN.left, top: MARGIN.top, width: Math.max(10, width - MARGIN.left - MARGIN.right),
-    height: (options.height ?? 200) - MARGIN.top - MARGIN.bottom, x0: minimum(xs, 0), x1: maximum(xs, 1),
-    y0: options.low === undefined ? low - pad : low, y1: options.high === undefined ? high + pad : high,
+    left: MARGIN.left,
+    top: MARGIN.top,
+    width: Math.max(10, width - MARGIN.left - MARGIN.right),
+    height: (options.height ?? 200) - MARGIN.top - MARGIN.bottom,
+    x0: minimum(xs, 0),
+    x1: maximum(xs, 1),
+    y0: options.low === undefined ? low - pad : low,
+    y1: options.high === undefined ? high + pad : high,
   };
 }
 
@@ -110,14 +123,33 @@ function drawAxes(frame, options) {
   const showY = options.showY ?? ((value) => formatNumber(value, 3));
   const bottom = frame.top + frame.height;
   const across = chooseTicks(frame.y0, frame.y1, 4).map((y) => [
-    svg("line", { class: "gridline", x1: frame.left, x2: frame.left + frame.width, y1: placeY(frame, y), y2: placeY(frame, y) }),
+    svg("line", {
+      class: "gridline",
+      x1: frame.left,
+      x2: frame.left + frame.width,
+      y1: placeY(frame, y),
+      y2: placeY(frame, y),
+    }),
     svg("text", { x: frame.left - 7, y: placeY(frame, y) + 4, "text-anchor": "end" }, showY(y)),
   ]);
   const whole = [frame.x0, frame.x1].every(Number.isInteger);
-  const ticks = chooseTicks(frame.x0, frame.x1, Math.min(8, frame.width / 70)).filter((x) => !whole || Number.isInteger(x));
-  const along = ticks.map((x) => svg("text", { x: placeX(frame, x), y: bottom + 16, "text-anchor": "middle" }, showX(x)));
-  const label = svg("text", { x: frame.left + frame.width / 2, y: bottom + 31, "text-anchor": "middle", class: "axis" }, options.xLabel);
-  return [...across.flat(), svg("line", { class: "baseline", x1: frame.left, x2: frame.left + frame.width, y1: bottom, y2: bottom }), ...along, label];
+  const ticks = chooseTicks(frame.x0, frame.x1, Math.min(8, frame.width / 70)).filter(
+    (x) => !whole || Number.isInteger(x),
+  );
+  const along = ticks.map((x) =>
+    svg("text", { x: placeX(frame, x), y: bottom + 16, "text-anchor": "middle" }, showX(x)),
+  );
+  const label = svg(
+    "text",
+    { x: frame.left + frame.width / 2, y: bottom + 31, "text-anchor": "middle", class: "axis" },
+    options.xLabel,
+  );
+  return [
+    ...across.flat(),
+    svg("line", { class: "baseline", x1: frame.left, x2: frame.left + frame.width, y1: bottom, y2: bottom }),
+    ...along,
+    label,
+  ];
 }
 
 /**
@@ -143,13 +175,21 @@ function splitLine(points) {
 function drawSeries(frame, series, at) {
   const tone = `tone-${(series.tone ?? at) % 8}`;
   const parts = splitLine(series.points).flatMap((piece) => {
-    const path = piece.map((point) => `${placeX(frame, point.x).toFixed(1)},${placeY(frame, point.y).toFixed(1)}`).join(" ");
+    const path = piece
+      .map((point) => `${placeX(frame, point.x).toFixed(1)},${placeY(frame, point.y).toFixed(1)}`)
+      .join(" ");
     const banded = piece.filter((point) => typeof point.low === "number" && typeof point.high === "number");
-    const top = banded.map((point) => `${placeX(frame, point.x).toFixed(1)},${placeY(frame, Number(point.high)).toFixed(1)}`);
-    const bottom = banded.map((point) => `${placeX(frame, point.x).toFixed(1)},${placeY(frame, Number(point.low)).toFixed(1)}`).reverse();
+    const top = banded.map(
+      (point) => `${placeX(frame, point.x).toFixed(1)},${placeY(frame, Number(point.high)).toFixed(1)}`,
+    );
+    const bottom = banded
+      .map((point) => `${placeX(frame, point.x).toFixed(1)},${placeY(frame, Number(point.low)).toFixed(1)}`)
+      .reverse();
     return [
       banded.length > 1 ? svg("polygon", { class: `band ${tone}`, points: [...top, ...bottom].join(" ") }) : null,
-      series.line === false ? null : svg("polyline", { class: `line ${tone} ${series.dashed ? "dashed" : ""}`, points: path }),
+      series.line === false
+        ? null
+        : svg("polyline", { class: `line ${tone} ${series.dashed ? "dashed" : ""}`, points: path }),
     ];
   });
   return [...parts, ...drawMarks(frame, series, tone)];
@@ -167,7 +207,15 @@ function drawMarks(frame, series, tone) {
     if (point.y === null || !(few || point.mark)) return [];
     const [x, y] = [placeX(frame, point.x), placeY(frame, point.y)];
     const lone = typeof point.low === "number" && typeof point.high === "number" && few;
-    const bar = lone ? svg("line", { class: `whisker ${tone}`, x1: x, x2: x, y1: placeY(frame, Number(point.low)), y2: placeY(frame, Number(point.high)) }) : null;
+    const bar = lone
+      ? svg("line", {
+          class: `whisker ${tone}`,
+          x1: x,
+          x2: x,
+          y1: placeY(frame, Number(point.low)),
+          y2: placeY(frame, Number(point.high)),
+        })
+      : null;
     return [bar, drawMark(point, x, y, tone)];
   });
 }
@@ -181,7 +229,8 @@ function drawMarks(frame, series, tone) {
 function drawMark(point, x, y, tone) {
   const title = point.note ? svg("title", null, point.note) : null;
   if (point.mark === "accepted") return svg("path", { class: "mark good", d: `M${x} ${y - 7}l6 11h-12z` }, title);
-  if (point.mark === "rejected") return svg("path", { class: "mark bad", d: `M${x - 4} ${y - 4}l8 8m0 -8l-8 8` }, title);
+  if (point.mark === "rejected")
+    return svg("path", { class: "mark bad", d: `M${x - 4} ${y - 4}l8 8m0 -8l-8 8` }, title);
   return svg("circle", { class: `dot ${point.tone ?? tone}`, cx: x, cy: y, r: 3 }, title);
 }
 
@@ -197,14 +246,30 @@ export function lineChart(options) {
     const frame = makeFrame(shown, width);
     const drawing = svg("svg", { width, height: options.height ?? 200, class: "plot" }, drawAxes(frame, options));
     if (options.rule) drawing.append(...drawRule(frame, options.rule));
-    shown.series.forEach((series, at) => drawing.append(...drawSeries(frame, series, at).filter((node) => node !== null)));
+    shown.series.forEach((series, at) =>
+      drawing.append(...drawSeries(frame, series, at).filter((node) => node !== null)),
+    );
     followPointer(drawing, frame, shown, readout, showX, showY);
     return drawing;
   };
-  const rows = shown.series.flatMap((series) => series.points.map((point) => [series.name, showX(point.x), point.y === null ? "none" : showY(point.y), typeof point.low === "number" ? `${showY(point.low)} to ${showY(Number(point.high))}` : "", point.note ?? point.mark ?? ""]));
+  const rows = shown.series.flatMap((series) =>
+    series.points.map((point) => [
+      series.name,
+      showX(point.x),
+      point.y === null ? "none" : showY(point.y),
+      typeof point.low === "number" ? `${showY(point.low)} to ${showY(Number(point.high))}` : "",
+      point.note ?? point.mark ?? "",
+    ]),
+  );
   const legend = shown.series.length > 1 ? makeLegend(shown.series) : null;
   const data = makeData(options.title, ["series", options.xLabel, options.yLabel ?? "value", "interval", "note"], rows);
-  return makeFigure(options.title, options.summary ?? describeSeries(shown.series, showY), options.height ?? 200, draw, [legend, data]);
+  return makeFigure(
+    options.title,
+    options.summary ?? describeSeries(shown.series, showY),
+    options.height ?? 200,
+    draw,
+    [legend, data],
+  );
 }
 
 /** @param {Frame} frame @param {{y: number, text: string}} rule */
@@ -218,7 +283,11 @@ function drawRule(frame, rule) {
 
 /** @param {ChartSeries[]} series */
 function makeLegend(series) {
-  return el("ul", { class: "legend" }, series.map((one, at) => el("li", { class: `tone-${(one.tone ?? at) % 8}` }, one.name)));
+  return el(
+    "ul",
+    { class: "legend" },
+    series.map((one, at) => el("li", { class: `tone-${(one.tone ?? at) % 8}` }, one.name)),
+  );
 }
 
 /**
@@ -228,7 +297,11 @@ function makeLegend(series) {
  */
 function makeData(title, head, rows) {
   const node = el("details", { class: "data" }, el("summary", null, "Numbers"));
-  const add = () => node.append(grid(title, head, rows.slice(0, 500), ["", "num", "num", "num", ""]), rows.length > 500 ? `the first 500 of ${rows.length}` : "");
+  const add = () =>
+    node.append(
+      grid(title, head, rows.slice(0, 500), ["", "num", "num", "num", ""]),
+      rows.length > 500 ? `the first 500 of ${rows.length}` : "",
+    );
   node.addEventListener("toggle", add, { once: true });
   return node;
 }
@@ -239,7 +312,9 @@ function describeSeries(series, showY) {
     .map((one) => {
       const known = one.points.filter((point) => point.y !== null);
       const [first, last] = [known[0], known.at(-1)];
-      return first && last ? `${one.name}: from ${showY(Number(first.y))} to ${showY(Number(last.y))} over ${known.length} points` : `${one.name}: no points`;
+      return first && last
+        ? `${one.name}: from ${showY(Number(first.y))} to ${showY(Number(last.y))} over ${known.length} points`
+        : `${one.name}: no points`;
     })
     .join("; ");
 }
@@ -259,7 +334,11 @@ function followPointer(drawing, frame, options, readout, showX, showY) {
   const all = options.series.flatMap((series) => series.points);
   const find = (/** @type {PointerEvent | MouseEvent} */ event) => {
     const at = event.clientX - drawing.getBoundingClientRect().left;
-    return all.reduce((/** @type {ChartPoint | null} */ best, point) => (best === null || Math.abs(placeX(frame, point.x) - at) < Math.abs(placeX(frame, best.x) - at) ? point : best), null);
+    return all.reduce(
+      (/** @type {ChartPoint | null} */ best, point) =>
+        best === null || Math.abs(placeX(frame, point.x) - at) < Math.abs(placeX(frame, best.x) - at) ? point : best,
+      null,
+    );
   };
   drawing.addEventListener("pointermove", (event) => {
     const near = find(/** @type {PointerEvent} */ (event));
@@ -270,7 +349,9 @@ function followPointer(drawing, frame, options, readout, showX, showY) {
       const point = series.points.find((one) => one.x === near.x && one.y !== null);
       if (!point) return [];
       const range = typeof point.low === "number" ? ` (${showY(point.low)} to ${showY(Number(point.high))})` : "";
-      return [`${options.series.length > 1 ? `${series.name} ` : ""}${showY(Number(point.y))}${range}${point.note ? ` · ${point.note}` : ""}`];
+      return [
+        `${options.series.length > 1 ? `${series.name} ` : ""}${showY(Number(point.y))}${range}${point.note ? ` · ${point.note}` : ""}`,
+      ];
     });
     fill(readout, `${options.xLabel} ${showX(near.x)}: ${values.join(" · ")}`);
   });
@@ -292,10 +373,25 @@ function followPointer(drawing, frame, options, readout, showX, showY) {
 export function barTable(title, bars, { most } = {}) {
   const top = most ?? Math.max(1e-9, ...bars.map((bar) => Math.abs(bar.value)));
   const rows = bars.map((bar) => {
-    const share = svg("svg", { class: "bar", "aria-hidden": "true", viewBox: "0 0 100 10", preserveAspectRatio: "none" },
-      svg("rect", { class: bar.tone ?? "tone-0", x: 0, y: 0, width: Math.min(100, (Math.abs(bar.value) / top) * 100), height: 10 }));
+    const share = svg(
+      "svg",
+      { class: "bar", "aria-hidden": "true", viewBox: "0 0 100 10", preserveAspectRatio: "none" },
+      svg("rect", {
+        class: bar.tone ?? "tone-0",
+        x: 0,
+        y: 0,
+        width: Math.min(100, (Math.abs(bar.value) / top) * 100),
+        height: 10,
+      }),
+    );
     const name = bar.href ? el("a", { href: bar.href }, bar.name) : bar.name;
-    return el("tr", { title: bar.title ?? null }, el("th", { scope: "row" }, name), el("td", { class: "barcell" }, share), el("td", { class: "num" }, bar.text ?? formatNumber(bar.value, 2)));
+    return el(
+      "tr",
+      { title: bar.title ?? null },
+      el("th", { scope: "row" }, name),
+      el("td", { class: "barcell" }, share),
+      el("td", { class: "num" }, bar.text ?? formatNumber(bar.value, 2)),
+    );
   });
   return el("table", { class: "bars" }, el("caption", null, title), el("tbody", null, rows));
 }
@@ -310,7 +406,11 @@ export function shareBar(title, parts) {
   let from = 0;
   const pieces = parts.map((part, at) => {
     const width = (part.value / total) * 100;
-    const piece = svg("rect", { class: part.tone ?? `tone-${at % 8}`, x: from, y: 0, width, height: 10 }, svg("title", null, `${part.name}: ${part.text ?? part.value}`));
+    const piece = svg(
+      "rect",
+      { class: part.tone ?? `tone-${at % 8}`, x: from, y: 0, width, height: 10 },
+      svg("title", null, `${part.name}: ${part.text ?? part.value}`),
+    );
     from += width;
     return piece;
   });
@@ -319,8 +419,23 @@ export function shareBar(title, parts) {
     "figure",
     { class: "shares" },
     el("figcaption", null, title),
-    svg("svg", { viewBox: "0 0 100 10", preserveAspectRatio: "none", role: "img", "aria-label": `${title}: ${label}` }, pieces),
-    el("ul", { class: "legend" }, parts.map((part, at) => el("li", { class: part.tone ?? `tone-${at % 8}` }, `${part.name} `, el("b", null, part.text ?? String(part.value))))),
+    svg(
+      "svg",
+      { viewBox: "0 0 100 10", preserveAspectRatio: "none", role: "img", "aria-label": `${title}: ${label}` },
+      pieces,
+    ),
+    el(
+      "ul",
+      { class: "legend" },
+      parts.map((part, at) =>
+        el(
+          "li",
+          { class: part.tone ?? `tone-${at % 8}` },
+          `${part.name} `,
+          el("b", null, part.text ?? String(part.value)),
+        ),
+      ),
+    ),
   );
 }
 
@@ -337,7 +452,9 @@ export function intervalMark(value, range, scaleOf) {
   return svg(
     "svg",
     { class: "interval", viewBox: "0 0 100 14", preserveAspectRatio: "none", "aria-hidden": "true" },
-    scaleOf.zero === undefined ? null : svg("line", { class: "zero", x1: at(scaleOf.zero), x2: at(scaleOf.zero), y1: 0, y2: 14 }),
+    scaleOf.zero === undefined
+      ? null
+      : svg("line", { class: "zero", x1: at(scaleOf.zero), x2: at(scaleOf.zero), y1: 0, y2: 14 }),
     range ? svg("line", { class: `range ${tone}`, x1: at(range.low), x2: at(range.high), y1: 7, y2: 7 }) : null,
     value === null ? null : svg("line", { class: `value ${tone}`, x1: at(value), x2: at(value), y1: 2, y2: 12 }),
   );
@@ -352,19 +469,42 @@ export function intervalMark(value, range, scaleOf) {
 export function histogram(title, bins, { xLabel, show = (value) => formatNumber(value, 2), height = 150 }) {
   const most = Math.max(1, ...bins.map((bin) => bin.count));
   const draw = (/** @type {number} */ width, /** @type {HTMLElement} */ readout) => {
-    const frame = { left: MARGIN.left, top: MARGIN.top, width: width - MARGIN.left - MARGIN.right, height: height - MARGIN.top - MARGIN.bottom, x0: bins[0]?.low ?? 0, x1: bins.at(-1)?.high ?? 1, y0: 0, y1: most };
-    const drawing = svg("svg", { width, height, class: "plot" }, drawAxes(frame, { xLabel, showX: show, showY: (value) => (Number.isInteger(value) ? formatNumber(value) : "") }));
+    const frame = {
+      left: MARGIN.left,
+      top: MARGIN.top,
+      width: width - MARGIN.left - MARGIN.right,
+      height: height - MARGIN.top - MARGIN.bottom,
+      x0: bins[0]?.low ?? 0,
+      x1: bins.at(-1)?.high ?? 1,
+      y0: 0,
+      y1: most,
+    };
+    const drawing = svg(
+      "svg",
+      { width, height, class: "plot" },
+      drawAxes(frame, { xLabel, showX: show, showY: (value) => (Number.isInteger(value) ? formatNumber(value) : "") }),
+    );
     for (const bin of bins) {
       const [left, right] = [placeX(frame, bin.low), placeX(frame, bin.high)];
-      const rect = svg("rect", { class: "column", x: left + 0.5, width: Math.max(1, right - left - 1), y: placeY(frame, bin.count), height: frame.top + frame.height - placeY(frame, bin.count) });
-      rect.addEventListener("pointerenter", () => fill(readout, `${show(bin.low)} to ${show(bin.high)}: ${formatNumber(bin.count)}`));
+      const rect = svg("rect", {
+        class: "column",
+        x: left + 0.5,
+        width: Math.max(1, right - left - 1),
+        y: placeY(frame, bin.count),
+        height: frame.top + frame.height - placeY(frame, bin.count),
+      });
+      rect.addEventListener("pointerenter", () =>
+        fill(readout, `${show(bin.low)} to ${show(bin.high)}: ${formatNumber(bin.count)}`),
+      );
       drawing.append(rect);
     }
     return drawing;
   };
   const rows = bins.map((bin) => [show(bin.low), show(bin.high), bin.count]);
   const total = bins.reduce((sum, bin) => sum + bin.count, 0);
-  return makeFigure(title, `${total} values in ${bins.length} ranges`, height, draw, [makeData(title, ["from", "to", "count"], rows)]);
+  return makeFigure(title, `${total} values in ${bins.length} ranges`, height, draw, [
+    makeData(title, ["from", "to", "count"], rows),
+  ]);
 }
 
 /** @typedef {{name: string, start: number, seconds: number, tone: string, text?: string, turn?: number}} Span */
@@ -378,10 +518,43 @@ export function histogram(title, bins, { xLabel, show = (value) => formatNumber(
 export function waterfall(title, spans, { show, onpick }) {
   const end = Math.max(1e-9, ...spans.map((span) => span.start + span.seconds));
   const rows = spans.map((span) => {
-    const bar = svg("svg", { class: "bar", viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true" },
-      svg("rect", { class: span.tone, x: (span.start / end) * 100, width: Math.max(0.25, (span.seconds / end) * 100), y: 0, height: 10 }));
-    const name = onpick && span.turn ? el("a", { href: "#", onclick: (/** @type {Event} */ event) => { event.preventDefault(); onpick(span); } }, span.name) : span.name;
-    return el("tr", null, el("th", { scope: "row" }, name), el("td", { class: "barcell" }, bar), el("td", { class: "num" }, show(span.seconds)), el("td", { class: "num soft" }, `at ${show(span.start)}`));
+    const bar = svg(
+      "svg",
+      { class: "bar", viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true" },
+      svg("rect", {
+        class: span.tone,
+        x: (span.start / end) * 100,
+        width: Math.max(0.25, (span.seconds / end) * 100),
+        y: 0,
+        height: 10,
+      }),
+    );
+    const name =
+      onpick && span.turn
+        ? el(
+            "a",
+            {
+              href: "#",
+              onclick: (/** @type {Event} */ event) => {
+                event.preventDefault();
+                onpick(span);
+              },
+            },
+            span.name,
+          )
+        : span.name;
+    return el(
+      "tr",
+      null,
+      el("th", { scope: "row" }, name),
+      el("td", { class: "barcell" }, bar),
+      el("td", { class: "num" }, show(span.seconds)),
+      el("td", { class: "num soft" }, `at ${show(span.start)}`),
+    );
   });
-  return el("div", { class: "scroll tall", tabindex: 0, role: "region", "aria-label": title }, el("table", { class: "bars waterfall" }, el("caption", { class: "unseen" }, title), el("tbody", null, rows)));
+  return el(
+    "div",
+    { class: "scroll tall", tabindex: 0, role: "region", "aria-label": title },
+    el("table", { class: "bars waterfall" }, el("caption", { class: "unseen" }, title), el("tbody", null, rows)),
+  );
 }

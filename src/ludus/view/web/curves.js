@@ -5,7 +5,15 @@ import { formatCount, formatDollars, formatNumber, formatPercent, formatSeconds 
 /** @typedef {import("./model.js").ChartCurve} ChartCurve */
 
 const GROUP_TITLES = /** @type {Record<string, string>} */ ({
-  score: "Score", reward: "Reward", length: "Length", errors: "Tool errors", cost: "Cost", throughput: "Throughput", policy: "Policy", failures: "Failures", staleness: "Staleness",
+  score: "Score",
+  reward: "Reward",
+  length: "Length",
+  errors: "Tool errors",
+  cost: "Cost",
+  throughput: "Throughput",
+  policy: "Policy",
+  failures: "Failures",
+  staleness: "Staleness",
 });
 
 /** @param {string} unit @returns {(value: number) => string} */
@@ -24,7 +32,10 @@ export function toSeries(curve, name, href) {
     line: curve.style !== "dots",
     ...(curve.style === "dots" ? { dots: true } : {}),
     points: curve.points.map((point) => ({
-      x: point.x, y: point.y, low: point.low ?? null, high: point.high ?? null,
+      x: point.x,
+      y: point.y,
+      low: point.low ?? null,
+      high: point.high ?? null,
       ...(point.kind === "accepted" || point.kind === "rejected" ? { mark: point.kind } : {}),
       ...(point.label || point.kind ? { note: [point.label, point.kind].filter(Boolean).join(", ") } : {}),
       ...(point.ref && href ? { href: href(point.ref) } : {}),
@@ -45,7 +56,9 @@ export function groupCurves(curves) {
 
 /** @param {ChartCurve} curve */
 export function titleOf(curve) {
-  return GROUP_TITLES[curve.group] ?? (curve.group ? curve.group[0]?.toUpperCase() + curve.group.slice(1) : curve.label);
+  return (
+    GROUP_TITLES[curve.group] ?? (curve.group ? curve.group[0]?.toUpperCase() + curve.group.slice(1) : curve.label)
+  );
 }
 
 /**
@@ -57,7 +70,14 @@ export function showCurves(curves, { href, height = 190 } = {}) {
   return groupCurves(curves.filter((curve) => curve.points.length > (curve.style === "dots" ? 0 : 1))).map((group) => {
     const first = /** @type {ChartCurve} */ (group[0]);
     const title = group.length === 1 ? first.label : titleOf(first);
-    return lineChart({ title, series: group.map((curve) => toSeries(curve, curve.label, href)), xLabel: first.x_label, showY: unitFormat(first.unit), height, ...chooseLimits(group) });
+    return lineChart({
+      title,
+      series: group.map((curve) => toSeries(curve, curve.label, href)),
+      xLabel: first.x_label,
+      showY: unitFormat(first.unit),
+      height,
+      ...chooseLimits(group),
+    });
   });
 }
 
@@ -67,8 +87,11 @@ export function showCurves(curves, { href, height = 190 } = {}) {
  * @returns {{low?: number, high?: number}}
  */
 export function chooseLimits(curves) {
-  const values = curves.flatMap((curve) => curve.points.flatMap((point) => [point.y, point.low ?? point.y, point.high ?? point.y]));
+  const values = curves.flatMap((curve) =>
+    curve.points.flatMap((point) => [point.y, point.low ?? point.y, point.high ?? point.y]),
+  );
   const [least, most] = [Math.min(...values), Math.max(...values)];
-  if (curves[0]?.unit === "share" && least >= -0.5 && most <= 1.5) return { low: 0, high: curves[0].group === "errors" ? Math.max(0.1, most) : 1 };
+  if (curves[0]?.unit === "share" && least >= -0.5 && most <= 1.5)
+    return { low: 0, high: curves[0].group === "errors" ? Math.max(0.1, most) : 1 };
   return least >= 0 ? { low: 0, high: most * 1.08 || 1 } : {};
 }

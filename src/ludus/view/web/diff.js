@@ -12,13 +12,27 @@ export function showDiff(rows, names) {
   const changed = rows.some((row) => row.kind !== "same" && row.kind !== "skipped");
   return el(
     "div",
-    { class: "scroll", tabindex: 0, role: "region", "aria-label": `Difference between ${names.left} and ${names.right}` },
+    {
+      class: "scroll",
+      tabindex: 0,
+      role: "region",
+      "aria-label": `Difference between ${names.left} and ${names.right}`,
+    },
     changed ? null : el("p", { class: "nothing" }, "The texts are the same."),
     el(
       "table",
       { class: "diff" },
       el("colgroup", null, el("col", { class: "no" }), el("col"), el("col", { class: "no" }), el("col")),
-      el("thead", null, el("tr", null, el("th", { colspan: 2, scope: "col" }, names.left), el("th", { colspan: 2, scope: "col" }, names.right))),
+      el(
+        "thead",
+        null,
+        el(
+          "tr",
+          null,
+          el("th", { colspan: 2, scope: "col" }, names.left),
+          el("th", { colspan: 2, scope: "col" }, names.right),
+        ),
+      ),
       el("tbody", null, rows.map(makeDiffRow)),
     ),
   );
@@ -26,7 +40,12 @@ export function showDiff(rows, names) {
 
 /** @param {DiffRow} row */
 function makeDiffRow(row) {
-  if (row.kind === "skipped") return el("tr", { class: "skipped" }, el("td", { colspan: 4 }, plural(row.count ?? 0, "line"), " without a change"));
+  if (row.kind === "skipped")
+    return el(
+      "tr",
+      { class: "skipped" },
+      el("td", { colspan: 4 }, plural(row.count ?? 0, "line"), " without a change"),
+    );
   const old = row.kind === "added" ? "none" : row.kind === "same" ? "same" : "removed";
   const now = row.kind === "removed" ? "none" : row.kind === "same" ? "same" : "added";
   const sign = (/** @type {string} */ kind) => (kind === "removed" ? "− " : kind === "added" ? "+ " : "");

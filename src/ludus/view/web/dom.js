@@ -120,7 +120,12 @@ export function picker(label, options, value, onpick) {
 export function card(title, props, ...children) {
   const { aside, ...rest } = props;
   const id = `h-${String(props.id ?? "") || Math.random().toString(36).slice(2, 9)}`;
-  return el("section", { ...rest, class: `card ${props.class ?? ""}`, "aria-labelledby": id }, el("h2", { id }, title), ...children);
+  return el(
+    "section",
+    { ...rest, class: `card ${props.class ?? ""}`, "aria-labelledby": id },
+    el("h2", { id }, title),
+    ...children,
+  );
 }
 
 /**
@@ -149,7 +154,11 @@ export function badge(text, tone, title = "") {
  */
 export function facts(rows) {
   const shown = rows.filter(([, value]) => value !== null && value !== undefined && value !== false && value !== "");
-  return el("dl", { class: "facts" }, shown.map(([name, value]) => el("div", null, el("dt", null, name), el("dd", null, value))));
+  return el(
+    "dl",
+    { class: "facts" },
+    shown.map(([name, value]) => el("div", null, el("dt", null, name), el("dd", null, value))),
+  );
 }
 
 /**
@@ -169,8 +178,26 @@ export function grid(caption, head, rows, kinds = []) {
       "table",
       null,
       el("caption", { class: "unseen" }, caption),
-      el("thead", null, el("tr", null, head.map((text, at) => cell("th", text, at)))),
-      el("tbody", null, rows.map((row) => el("tr", null, row.map((child, at) => cell("td", child, at))))),
+      el(
+        "thead",
+        null,
+        el(
+          "tr",
+          null,
+          head.map((text, at) => cell("th", text, at)),
+        ),
+      ),
+      el(
+        "tbody",
+        null,
+        rows.map((row) =>
+          el(
+            "tr",
+            null,
+            row.map((child, at) => cell("td", child, at)),
+          ),
+        ),
+      ),
     ),
   );
 }

@@ -88,7 +88,10 @@ export function plural(count, noun, plural = `${noun}s`) {
  * @param {string} text
  */
 export function showControls(text) {
-  return text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g, nameControl);
+  return text.replace(
+    /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g,
+    nameControl,
+  );
 }
 
 /** @param {string} character */
@@ -100,6 +103,8 @@ function nameControl(character) {
 
 /** The beginning of a text, in one line. @param {string} text @param {number} length */
 export function shorten(text, length) {
-  const line = showControls(text.slice(0, length * 2)).replace(/\s+/g, " ").trim();
+  const line = showControls(text.slice(0, length * 2))
+    .replace(/\s+/g, " ")
+    .trim();
   return line.length > length ? `${line.slice(0, length - 1)}…` : line;
 }

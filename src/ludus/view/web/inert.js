@@ -4,7 +4,9 @@ import { el } from "./dom.js";
 import { showControls } from "./format.js";
 
 const COPIED = new Set(
-  "p br hr em strong del s code pre span div blockquote ul ol li h1 h2 h3 h4 h5 h6 table thead tbody tr th td a".split(" "),
+  "p br hr em strong del s code pre span div blockquote ul ol li h1 h2 h3 h4 h5 h6 table thead tbody tr th td a".split(
+    " ",
+  ),
 );
 const LINKS = /^(https?:\/\/|mailto:|#)/i;
 
@@ -42,7 +44,8 @@ function copyElement(child, to) {
     return;
   }
   const copy = document.createElement(/^h[1-6]$/.test(tag) ? "p" : tag);
-  if (/^h[1-6]$/.test(tag)) copy.className = `heading ${tag}`; // the headings of a page are its own
+  if (/^h[1-6]$/.test(tag))
+    copy.className = `heading ${tag}`; // the headings of a page are its own
   else if (child.className) copy.className = String(child.className).replace(/[^\w -]/g, "");
   const target = child.getAttribute("href") ?? "";
   if (tag === "a" && LINKS.test(target)) {

@@ -36,8 +36,19 @@ export function listenToKeys(everywhere) {
 
 /** @param {KeyBinding[]} everywhere */
 export function showKeys(everywhere) {
-  const rows = [...pageKeys, ...everywhere, { key: "?", text: "this list" }, { key: "Esc", text: "close, leave a field" }];
-  showDialog("Keys", [el("dl", { class: "keys" }, rows.map((row) => el("div", null, el("dt", null, el("kbd", null, row.key)), el("dd", null, row.text))))]);
+  const rows = [
+    ...pageKeys,
+    ...everywhere,
+    { key: "?", text: "this list" },
+    { key: "Esc", text: "close, leave a field" },
+  ];
+  showDialog("Keys", [
+    el(
+      "dl",
+      { class: "keys" },
+      rows.map((row) => el("div", null, el("dt", null, el("kbd", null, row.key)), el("dd", null, row.text))),
+    ),
+  ]);
 }
 
 /** Go to the field that filters the page. */

@@ -81,7 +81,11 @@ export function stopChanges() {
  */
 function mergeChanges(first, second) {
   if (!first) return second;
-  return { runs: [...new Set([...first.runs, ...second.runs])], what: [...new Set([...first.what, ...second.what])], stored: { ...first.stored, ...second.stored } };
+  return {
+    runs: [...new Set([...first.runs, ...second.runs])],
+    what: [...new Set([...first.what, ...second.what])],
+    stored: { ...first.stored, ...second.stored },
+  };
 }
 
 /**
@@ -94,8 +98,12 @@ export function refill(node, data, build) {
   const text = JSON.stringify(data);
   if (node.shown === text) return;
   node.shown = text;
-  const open = new Set([...node.querySelectorAll("details[open][data-key]")].map((one) => one.getAttribute("data-key")));
-  const shut = new Set([...node.querySelectorAll("details:not([open])[data-key]")].map((one) => one.getAttribute("data-key")));
+  const open = new Set(
+    [...node.querySelectorAll("details[open][data-key]")].map((one) => one.getAttribute("data-key")),
+  );
+  const shut = new Set(
+    [...node.querySelectorAll("details:not([open])[data-key]")].map((one) => one.getAttribute("data-key")),
+  );
   const held = node.contains(document.activeElement) ? document.activeElement?.id : "";
   fill(node, ...build());
   for (const one of node.querySelectorAll("details[data-key]")) {

@@ -83,7 +83,12 @@ async function showPlace(root) {
     paintNav(session);
   } catch (error) {
     if (turn !== showing) return undefined;
-    fill(page, el("h1", null, "This cannot be shown"), el("p", { class: "warning", role: "alert" }, error instanceof Error ? error.message : String(error)), el("p", null, link(makeHref(["runs"]), "All runs")));
+    fill(
+      page,
+      el("h1", null, "This cannot be shown"),
+      el("p", { class: "warning", role: "alert" }, error instanceof Error ? error.message : String(error)),
+      el("p", null, link(makeHref(["runs"]), "All runs")),
+    );
     document.title = "Ludus";
     if (!(error instanceof ApiError) && !(error instanceof TypeError)) throw error;
   }
@@ -97,20 +102,38 @@ async function showPlace(root) {
 function paintNav(session) {
   const [page = ""] = readPlace().path;
   const entries = /** @type {[string, string, string[]][]} */ ([
-    isReport && session.single ? [runHref(session.single), "Run", ["", "run"]] : ["#/runs", "Runs", ["", "runs", "run", "compare", "beside"]],
-    ...(isReport ? [] : [["#/envs", "Environments", ["envs", "env"]]]), ...(session.may_act ? [["#/start", "Start a run", ["start"]]] : []),
+    isReport && session.single
+      ? [runHref(session.single), "Run", ["", "run"]]
+      : ["#/runs", "Runs", ["", "runs", "run", "compare", "beside"]],
+    ...(isReport ? [] : [["#/envs", "Environments", ["envs", "env"]]]),
+    ...(session.may_act ? [["#/start", "Start a run", ["start"]]] : []),
   ]);
   const nav = document.getElementById("nav");
-  if (nav) fill(nav, entries.map(([href, text, pages]) => link(href, text, { "aria-current": pages.includes(page) ? "page" : null })));
+  if (nav)
+    fill(
+      nav,
+      entries.map(([href, text, pages]) => link(href, text, { "aria-current": pages.includes(page) ? "page" : null })),
+    );
   const mode = document.getElementById("mode");
-  if (mode) fill(mode, isReport ? null : session.may_act ? null : el("span", { class: "badge plain", title: session.why_not }, "read-only"));
+  if (mode)
+    fill(
+      mode,
+      isReport
+        ? null
+        : session.may_act
+          ? null
+          : el("span", { class: "badge plain", title: session.why_not }, "read-only"),
+    );
 }
 
 function begin() {
   const root = document.getElementById("page");
   const tools = document.getElementById("tools");
   if (!root || !tools) return;
-  tools.append(button("?", () => showKeys(EVERYWHERE), { class: "plain", "aria-label": "Keys", title: "keys" }), makeThemeSwitch());
+  tools.append(
+    button("?", () => showKeys(EVERYWHERE), { class: "plain", "aria-label": "Keys", title: "keys" }),
+    makeThemeSwitch(),
+  );
   fill(root, nothing("Loading…"));
   listenToKeys(EVERYWHERE);
   document.querySelector(".skip")?.addEventListener("click", (event) => {

@@ -9,15 +9,30 @@ import { toast } from "./toasts.js";
 /** @typedef {import("./model.js").RolloutRef} RolloutRef */
 /** @typedef {{title: string, keys?: import("./keys.js").KeyBinding[], leave?: () => void}} ShownPage */
 
-const STATE_TONES = /** @type {Record<string, string>} */ ({ running: "info", finished: "good", drained: "warn", failed: "bad", killed: "bad", damaged: "bad" });
+const STATE_TONES = /** @type {Record<string, string>} */ ({
+  running: "info",
+  finished: "good",
+  drained: "warn",
+  failed: "bad",
+  killed: "bad",
+  damaged: "bad",
+});
 const STATE_HINTS = /** @type {Record<string, string>} */ ({
-  running: "its process is at work", finished: "it is complete", drained: "it was stopped, and can be resumed",
-  failed: "it ended with an error", killed: "its process ended without a word; it can be resumed", damaged: "it cannot be read",
+  running: "its process is at work",
+  finished: "it is complete",
+  drained: "it was stopped, and can be resumed",
+  failed: "it ended with an error",
+  killed: "its process ended without a word; it can be resumed",
+  damaged: "it cannot be read",
 });
 
 /** @param {{state: string, message: string}} card */
 export function stateBadge(card) {
-  return badge(card.state || "unknown", STATE_TONES[card.state] ?? "plain", card.message || STATE_HINTS[card.state] || "");
+  return badge(
+    card.state || "unknown",
+    STATE_TONES[card.state] ?? "plain",
+    card.message || STATE_HINTS[card.state] || "",
+  );
 }
 
 /**
@@ -25,7 +40,12 @@ export function stateBadge(card) {
  * @param {{low: number, high: number} | null | undefined} range
  */
 export function scoreText(value, range) {
-  return el("span", { class: "score" }, el("b", null, formatScore(value)), range ? el("span", { class: "soft" }, ` ${formatRange(range)}`) : null);
+  return el(
+    "span",
+    { class: "score" },
+    el("b", null, formatScore(value)),
+    range ? el("span", { class: "soft" }, ` ${formatRange(range)}`) : null,
+  );
 }
 
 /** What became of a rollout, in a word. @param {RolloutCard} row */
@@ -54,7 +74,15 @@ export function runHref(run, tab = "", query = {}) {
 
 /** Links to rollouts behind something. @param {string} run @param {RolloutRef[]} refs */
 export function rolloutLinks(run, refs) {
-  return el("span", { class: "refs" }, refs.map((ref) => (ref.id === null ? el("span", { class: "soft", title: "not stored any more" }, ref.task) : link(rolloutHref(run, ref.id), `${ref.task} (step ${ref.step})`))));
+  return el(
+    "span",
+    { class: "refs" },
+    refs.map((ref) =>
+      ref.id === null
+        ? el("span", { class: "soft", title: "not stored any more" }, ref.task)
+        : link(rolloutHref(run, ref.id), `${ref.task} (step ${ref.step})`),
+    ),
+  );
 }
 
 /**
@@ -76,9 +104,23 @@ export async function attempt(work) {
  * @param {{has_skill: boolean, has_weights: boolean}} has
  */
 export function runTabs(run, current, has) {
-  const tabs = [["", "Overview"], ["tasks", "Tasks"], ["rollouts", "Rollouts"], has.has_skill && ["skill", "Skill"], has.has_weights && ["rl", "RL"], ["settings", "Settings"]];
-  return el("nav", { class: "tabs", "aria-label": "Pages of the run" }, tabs.filter((tab) => Array.isArray(tab)).map(([name = "", text = ""]) =>
-    link(runHref(run, name), text, { "aria-current": name === current ? "page" : null })));
+  const tabs = [
+    ["", "Overview"],
+    ["tasks", "Tasks"],
+    ["rollouts", "Rollouts"],
+    has.has_skill && ["skill", "Skill"],
+    has.has_weights && ["rl", "RL"],
+    ["settings", "Settings"],
+  ];
+  return el(
+    "nav",
+    { class: "tabs", "aria-label": "Pages of the run" },
+    tabs
+      .filter((tab) => Array.isArray(tab))
+      .map(([name = "", text = ""]) =>
+        link(runHref(run, name), text, { "aria-current": name === current ? "page" : null }),
+      ),
+  );
 }
 
 /**
@@ -86,7 +128,14 @@ export function runTabs(run, current, has) {
  * @param {[string, string][]} steps
  */
 export function crumbs(steps) {
-  return el("nav", { class: "crumbs", "aria-label": "Where you are" }, steps.flatMap(([href, text], at) => [at ? el("span", { "aria-hidden": "true" }, " / ") : null, href ? link(href, text) : el("span", { "aria-current": "page" }, text)]));
+  return el(
+    "nav",
+    { class: "crumbs", "aria-label": "Where you are" },
+    steps.flatMap(([href, text], at) => [
+      at ? el("span", { "aria-hidden": "true" }, " / ") : null,
+      href ? link(href, text) : el("span", { "aria-current": "page" }, text),
+    ]),
+  );
 }
 
 /**

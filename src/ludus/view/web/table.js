@@ -36,8 +36,19 @@ export class LongTable {
       if (column.width) node.style.width = column.width;
       return node;
     });
-    this.table = el("table", { class: this.height > 40 ? "long tallrow" : "long" }, el("caption", { class: "unseen" }, options.label), el("colgroup", null, columns), el("thead", null, this.head), this.body);
-    this.box = el("div", { class: "scroll longbox", tabindex: 0, role: "region", "aria-label": options.label }, this.table);
+    this.table = el(
+      "table",
+      { class: this.height > 40 ? "long tallrow" : "long" },
+      el("caption", { class: "unseen" }, options.label),
+      el("colgroup", null, columns),
+      el("thead", null, this.head),
+      this.body,
+    );
+    this.box = el(
+      "div",
+      { class: "scroll longbox", tabindex: 0, role: "region", "aria-label": options.label },
+      this.table,
+    );
     this.node = el("div", { class: "longtable" }, this.box, this.count);
     this.box.addEventListener("scroll", () => this.paintSoon(), { passive: true });
     new ResizeObserver(() => this.paintSoon()).observe(this.box);
@@ -48,13 +59,23 @@ export class LongTable {
 
   /** @param {string} sort such as `name` or `-name` */
   paintHead(sort) {
-    fill(this.head, this.options.columns.map((column) => {
-      const state = sort === column.sort ? "ascending" : sort === `-${column.sort}` ? "descending" : null;
-      const turn = () => this.options.onsort?.(state === "descending" ? String(column.sort) : `-${column.sort}`);
-      const arrow = state === "ascending" ? " ▲" : state === "descending" ? " ▼" : "";
-      const label = column.sort && this.options.onsort ? el("button", { type: "button", class: "sort", onclick: turn }, column.title, arrow) : column.title;
-      return el("th", { scope: "col", class: column.kind ?? null, "aria-sort": state, title: column.hint ?? null }, label);
-    }));
+    fill(
+      this.head,
+      this.options.columns.map((column) => {
+        const state = sort === column.sort ? "ascending" : sort === `-${column.sort}` ? "descending" : null;
+        const turn = () => this.options.onsort?.(state === "descending" ? String(column.sort) : `-${column.sort}`);
+        const arrow = state === "ascending" ? " ▲" : state === "descending" ? " ▼" : "";
+        const label =
+          column.sort && this.options.onsort
+            ? el("button", { type: "button", class: "sort", onclick: turn }, column.title, arrow)
+            : column.title;
+        return el(
+          "th",
+          { scope: "col", class: column.kind ?? null, "aria-sort": state, title: column.hint ?? null },
+          label,
+        );
+      }),
+    );
   }
 
   /** Fetch again what is seen; rows stay until others have come. */
@@ -107,16 +128,26 @@ export class LongTable {
     fill(this.count, `${formatCount(this.total)} ${noun}${this.total === 1 ? "" : "s"}`);
     this.table.setAttribute("aria-rowcount", String(this.total + 1));
     if (this.total === 0) {
-      fill(this.body, el("tr", { class: "empty" }, el("td", { colspan: this.options.columns.length }, this.options.empty ?? "nothing here")));
+      fill(
+        this.body,
+        el(
+          "tr",
+          { class: "empty" },
+          el("td", { colspan: this.options.columns.length }, this.options.empty ?? "nothing here"),
+        ),
+      );
       return;
     }
     const seen = Math.ceil(this.box.clientHeight / this.height) || 20;
     const from = Math.max(0, Math.min(this.total - 1, this.firstSeen()) - AROUND);
     const to = Math.min(this.total, from + seen + 2 * AROUND);
-    for (let page = Math.floor(from / PAGE); page <= Math.floor((to - 1) / PAGE); page++) if (!this.pages.has(page)) void this.ask(page);
+    for (let page = Math.floor(from / PAGE); page <= Math.floor((to - 1) / PAGE); page++)
+      if (!this.pages.has(page)) void this.ask(page);
     const rows = [];
     for (let index = from; index < to; index++) rows.push(this.makeRow(index));
-    const held = this.body.contains(document.activeElement) ? document.activeElement?.closest("tr")?.getAttribute("aria-rowindex") : null;
+    const held = this.body.contains(document.activeElement)
+      ? document.activeElement?.closest("tr")?.getAttribute("aria-rowindex")
+      : null;
     fill(this.body, this.makeGap(from), rows, this.makeGap(this.total - to));
     if (held) this.body.querySelector(`tr[aria-rowindex="${held}"] a`)?.dispatchEvent(new Event("focus"));
     const again = held ? this.body.querySelector(`tr[aria-rowindex="${held}"] a`) : null;
@@ -134,12 +165,21 @@ export class LongTable {
   makeRow(index) {
     const row = this.row(index);
     const place = { "aria-rowindex": index + 2 };
-    if (row === undefined) return el("tr", { ...place, class: "waiting" }, this.options.columns.map((column) => el("td", { class: column.kind ?? null }, "·")));
+    if (row === undefined)
+      return el(
+        "tr",
+        { ...place, class: "waiting" },
+        this.options.columns.map((column) => el("td", { class: column.kind ?? null }, "·")),
+      );
     const href = this.options.href?.(row);
     const chosen = this.chosen !== "" && this.options.id?.(row) === this.chosen;
     const cells = this.options.columns.map((column, at) => {
       const child = column.cell(row);
-      return el("td", { class: column.kind ?? null }, href && at === firstLink(this.options.columns) ? el("a", { href, class: "rowlink" }, child) : child);
+      return el(
+        "td",
+        { class: column.kind ?? null },
+        href && at === firstLink(this.options.columns) ? el("a", { href, class: "rowlink" }, child) : child,
+      );
     });
     return el("tr", { ...place, class: chosen ? "chosen" : href ? "linked" : null }, cells);
   }
@@ -148,7 +188,8 @@ export class LongTable {
   choose(index, id) {
     this.chosen = id;
     const top = index * this.height;
-    if (top < this.box.scrollTop || top > this.box.scrollTop + this.box.clientHeight - 2 * this.height) this.box.scrollTop = Math.max(0, top - this.box.clientHeight / 2);
+    if (top < this.box.scrollTop || top > this.box.scrollTop + this.box.clientHeight - 2 * this.height)
+      this.box.scrollTop = Math.max(0, top - this.box.clientHeight / 2);
     this.paint();
   }
 }
@@ -158,5 +199,8 @@ export class LongTable {
  * @param {{key: string, kind?: string}[]} columns
  */
 function firstLink(columns) {
-  return Math.max(0, columns.findIndex((column) => column.kind?.includes("main")));
+  return Math.max(
+    0,
+    columns.findIndex((column) => column.kind?.includes("main")),
+  );
 }

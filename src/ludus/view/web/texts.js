@@ -56,12 +56,16 @@ function addClamp(node, body, part) {
   body.classList.add("clamped");
   const size = part.size ?? (part.text ?? "").length;
   const label = `Show all of it (${formatCount(size)} characters)`;
-  const toggle = button(label, () => {
-    const clamped = body.classList.toggle("clamped");
-    toggle.textContent = clamped ? label : "Show less";
-    toggle.setAttribute("aria-expanded", String(!clamped));
-    if (clamped) node.scrollIntoView({ block: "nearest" });
-  }, { class: "plain unclamp", "aria-expanded": "false" });
+  const toggle = button(
+    label,
+    () => {
+      const clamped = body.classList.toggle("clamped");
+      toggle.textContent = clamped ? label : "Show less";
+      toggle.setAttribute("aria-expanded", String(!clamped));
+      if (clamped) node.scrollIntoView({ block: "nearest" });
+    },
+    { class: "plain unclamp", "aria-expanded": "false" },
+  );
   node.append(toggle);
 }
 
@@ -77,22 +81,30 @@ function makeMore(run, id, part, body, from) {
   let at = from;
   const size = part.size ?? 0;
   const label = () => `Fetch more: ${formatCount(at)} of ${formatCount(size)} characters are here`;
-  const more = button(label(), async () => {
-    more.disabled = true;
-    try {
-      /** @type {import("./model.js").TextPiece} */
-      const piece = await getJson(["runs", run, "rollouts", id, "text"], { ref: part.ref ?? "", start: at, end: at + PIECE });
-      body.classList.remove("clamped");
-      body.parentElement?.querySelector(".unclamp")?.remove();
-      body.append(showPiece(piece.text, piece.html, piece.form));
-      at = piece.end;
-      more.textContent = label();
-      if (at >= piece.size) more.remove();
-    } catch (error) {
-      toast(String(error instanceof Error ? error.message : error), "bad");
-    }
-    more.disabled = false;
-  }, { class: "more" });
+  const more = button(
+    label(),
+    async () => {
+      more.disabled = true;
+      try {
+        /** @type {import("./model.js").TextPiece} */
+        const piece = await getJson(["runs", run, "rollouts", id, "text"], {
+          ref: part.ref ?? "",
+          start: at,
+          end: at + PIECE,
+        });
+        body.classList.remove("clamped");
+        body.parentElement?.querySelector(".unclamp")?.remove();
+        body.append(showPiece(piece.text, piece.html, piece.form));
+        at = piece.end;
+        more.textContent = label();
+        if (at >= piece.size) more.remove();
+      } catch (error) {
+        toast(String(error instanceof Error ? error.message : error), "bad");
+      }
+      more.disabled = false;
+    },
+    { class: "more" },
+  );
   return more;
 }
 
@@ -102,6 +114,12 @@ function makeMore(run, id, part, body, from) {
  */
 export function showImages(images) {
   return (images ?? []).map((image, at) =>
-    image.src ? el("a", { href: image.src, target: "_blank", rel: "noopener" }, el("img", { src: image.src, alt: image.note || `picture ${at + 1}`, loading: "lazy" })) : el("p", { class: "soft" }, image.note),
+    image.src
+      ? el(
+          "a",
+          { href: image.src, target: "_blank", rel: "noopener" },
+          el("img", { src: image.src, alt: image.note || `picture ${at + 1}`, loading: "lazy" }),
+        )
+      : el("p", { class: "soft" }, image.note),
   );
 }

@@ -20,18 +20,23 @@ function applyTheme(theme) {
 
 /** A button that goes through the themes. */
 export function makeThemeSwitch() {
-  const label = (/** @type {string} */ theme) => ({ auto: "◐ Auto", light: "☀ Light", dark: "☾ Dark" })[theme] ?? theme;
-  const node = button(label(readTheme()), () => {
-    const next = THEMES[(THEMES.findIndex((theme) => theme === readTheme()) + 1) % THEMES.length] ?? "auto";
-    try {
-      localStorage.setItem(THEME_KEY, next);
-    } catch {
-      // it holds for this page only
-    }
-    applyTheme(next);
-    node.textContent = label(next);
-    node.setAttribute("aria-label", `Theme: ${next}`);
-  }, { class: "plain", "aria-label": `Theme: ${readTheme()}` });
+  const label = (/** @type {string} */ theme) =>
+    ({ auto: "◐ Auto", light: "☀ Light", dark: "☾ Dark" })[theme] ?? theme;
+  const node = button(
+    label(readTheme()),
+    () => {
+      const next = THEMES[(THEMES.findIndex((theme) => theme === readTheme()) + 1) % THEMES.length] ?? "auto";
+      try {
+        localStorage.setItem(THEME_KEY, next);
+      } catch {
+        // it holds for this page only
+      }
+      applyTheme(next);
+      node.textContent = label(next);
+      node.setAttribute("aria-label", `Theme: ${next}`);
+    },
+    { class: "plain", "aria-label": `Theme: ${readTheme()}` },
+  );
   applyTheme(readTheme());
   return node;
 }

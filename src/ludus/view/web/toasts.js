@@ -10,7 +10,12 @@ const SHOWN_SECONDS = 6;
 export function toast(text, tone = "info") {
   const place = document.getElementById("toasts");
   if (!place) return;
-  const node = el("div", { class: `toast ${tone}` }, el("span", null, text), button("×", () => node.remove(), { "aria-label": "Close" }));
+  const node = el(
+    "div",
+    { class: `toast ${tone}` },
+    el("span", null, text),
+    button("×", () => node.remove(), { "aria-label": "Close" }),
+  );
   place.append(node);
   if (tone !== "bad") setTimeout(() => node.remove(), SHOWN_SECONDS * 1000);
 }
@@ -40,7 +45,10 @@ export async function copyText(text, what) {
 export function showDialog(title, children) {
   const node = el("dialog", { "aria-label": title });
   const close = () => node.close();
-  node.append(el("header", null, el("h2", null, title), button("×", close, { "aria-label": "Close", class: "plain" })), ...children);
+  node.append(
+    el("header", null, el("h2", null, title), button("×", close, { "aria-label": "Close", class: "plain" })),
+    ...children,
+  );
   node.addEventListener("close", () => node.remove());
   node.addEventListener("click", (event) => {
     if (event.target === node) close();
@@ -66,7 +74,12 @@ export function ask(title, text, { confirm, danger = false, label = "", value = 
       { method: "dialog", class: "ask" },
       text && el("p", null, text),
       label ? el("label", { class: "field" }, el("span", null, label), input) : null,
-      el("menu", null, button("Cancel", () => close()), el("button", { type: "submit", class: danger ? "danger" : "primary" }, confirm)),
+      el(
+        "menu",
+        null,
+        button("Cancel", () => close()),
+        el("button", { type: "submit", class: danger ? "danger" : "primary" }, confirm),
+      ),
     );
     form.addEventListener("submit", (event) => {
       event.preventDefault();

@@ -15,7 +15,13 @@ const PER_PAGE = 20;
 const KEPT = 300;
 
 /** Parts of a transcript that can be hidden. */
-export const TRANSCRIPT_PARTS = /** @type {const} */ ([["reasoning", "Reasoning"], ["text", "Text"], ["calls", "Calls"], ["results", "Results"], ["notices", "Messages"]]);
+export const TRANSCRIPT_PARTS = /** @type {const} */ ([
+  ["reasoning", "Reasoning"],
+  ["text", "Text"],
+  ["calls", "Calls"],
+  ["results", "Results"],
+  ["notices", "Messages"],
+]);
 
 export class Transcript {
   /**
@@ -41,9 +47,12 @@ export class Transcript {
     this.note = el("p", { class: "soft", role: "status" });
     this.node = el("div", { class: "transcript" }, this.above, this.list, this.note, this.below);
     this.list.append(...page.turns.map((turn) => this.makeTurn(turn)));
-    this.watcher = new IntersectionObserver((seen) => {
-      if (seen.some((one) => one.isIntersecting) && !this.filter.text) void this.loadAfter();
-    }, { rootMargin: "600px" });
+    this.watcher = new IntersectionObserver(
+      (seen) => {
+        if (seen.some((one) => one.isIntersecting) && !this.filter.text) void this.loadAfter();
+      },
+      { rootMargin: "600px" },
+    );
     this.watcher.observe(this.below);
     this.update();
   }
@@ -57,7 +66,9 @@ export class Transcript {
 
   /** @param {number} first */
   async fetch(first) {
-    return /** @type {TurnPage} */ (await getJson(["runs", this.run, "rollouts", this.id, "turns"], { first, limit: PER_PAGE }));
+    return /** @type {TurnPage} */ (
+      await getJson(["runs", this.run, "rollouts", this.id, "turns"], { first, limit: PER_PAGE })
+    );
   }
 
   async loadAfter() {
@@ -101,7 +112,10 @@ export class Transcript {
     const wanted = Math.max(1, Math.min(this.total, turn));
     if (wanted < this.first || wanted > this.last) {
       const page = await this.fetch(Math.max(1, wanted - 2));
-      fill(this.list, page.turns.map((one) => this.makeTurn(one)));
+      fill(
+        this.list,
+        page.turns.map((one) => this.makeTurn(one)),
+      );
       this.first = page.turns[0]?.number ?? 1;
       this.last = page.turns.at(-1)?.number ?? this.first;
       this.update();
@@ -133,14 +147,23 @@ export class Transcript {
   /** Go on loading until something is found or a few pages were searched. */
   async searchOn() {
     const { text } = this.filter;
-    for (let pages = 0; pages < 10 && this.last < this.total && this.filter.text === text && !this.list.querySelector(":scope > :not([hidden])"); pages++) await this.loadAfter();
+    for (
+      let pages = 0;
+      pages < 10 &&
+      this.last < this.total &&
+      this.filter.text === text &&
+      !this.list.querySelector(":scope > :not([hidden])");
+      pages++
+    )
+      await this.loadAfter();
     this.update();
   }
 
   /** @param {Element} node */
   applyFilter(node) {
     const { text, hide } = this.filter;
-    for (const [part] of TRANSCRIPT_PARTS) for (const one of node.querySelectorAll(`[data-part="${part}"]`)) one.toggleAttribute("hidden", hide.has(part));
+    for (const [part] of TRANSCRIPT_PARTS)
+      for (const one of node.querySelectorAll(`[data-part="${part}"]`)) one.toggleAttribute("hidden", hide.has(part));
     node.toggleAttribute("hidden", text !== "" && !(node.textContent ?? "").toLowerCase().includes(text.toLowerCase()));
   }
 
@@ -150,7 +173,12 @@ export class Transcript {
     fill(this.above, `Turns before ${this.first}`);
     fill(this.below, `Turns after ${this.last} of ${formatCount(this.total)}`);
     const shown = this.list.querySelectorAll(":scope > :not([hidden])").length;
-    fill(this.note, this.filter.text ? `${plural(shown, "turn")} with “${this.filter.text}” in turns ${this.first} to ${this.last} of ${formatCount(this.total)}` : "");
+    fill(
+      this.note,
+      this.filter.text
+        ? `${plural(shown, "turn")} with “${this.filter.text}” in turns ${this.first} to ${this.last} of ${formatCount(this.total)}`
+        : "",
+    );
     this.note.hidden = !this.filter.text;
   }
 
@@ -179,16 +207,33 @@ function isOnScreen(node) {
 function showTurn(run, id, turn, prefix) {
   const usage = turn.usage ?? {};
   const notes = [
-    turn.model_seconds ? `model ${formatSeconds(turn.model_seconds)}` : "", turn.tool_seconds ? `tools ${formatSeconds(turn.tool_seconds)}` : "",
-    usage.prompt_tokens ? `${formatCount(usage.prompt_tokens)} in` : "", usage.completion_tokens ? `${formatCount(usage.completion_tokens)} out` : "",
+    turn.model_seconds ? `model ${formatSeconds(turn.model_seconds)}` : "",
+    turn.tool_seconds ? `tools ${formatSeconds(turn.tool_seconds)}` : "",
+    usage.prompt_tokens ? `${formatCount(usage.prompt_tokens)} in` : "",
+    usage.completion_tokens ? `${formatCount(usage.completion_tokens)} out` : "",
   ].filter(Boolean);
   const text = turn.text.text ? el("div", { "data-part": "text" }, showText(run, id, turn.text)) : null;
   return el(
     "article",
-    { class: "turn", id: `${prefix}turn-${turn.number}`, "data-turn": turn.number, tabindex: -1, "aria-label": `Turn ${turn.number}` },
+    {
+      class: "turn",
+      id: `${prefix}turn-${turn.number}`,
+      "data-turn": turn.number,
+      tabindex: -1,
+      "aria-label": `Turn ${turn.number}`,
+    },
     showBranch(turn),
-    el("header", null, el("span", { class: "role" }, `Turn ${turn.number}`), el("span", { class: "soft nums" }, notes.join(" · ")), turn.guided ? badge("guided", "plain", "sampled under guided decoding, or played from a record") : null, turn.finish && !["stop", "tool_calls"].includes(turn.finish) ? badge(turn.finish, "warn") : null),
-    turn.reasoning ? fold("Reasoning", { class: "thinking", "data-part": "reasoning" }, showText(run, id, turn.reasoning)) : null,
+    el(
+      "header",
+      null,
+      el("span", { class: "role" }, `Turn ${turn.number}`),
+      el("span", { class: "soft nums" }, notes.join(" · ")),
+      turn.guided ? badge("guided", "plain", "sampled under guided decoding, or played from a record") : null,
+      turn.finish && !["stop", "tool_calls"].includes(turn.finish) ? badge(turn.finish, "warn") : null,
+    ),
+    turn.reasoning
+      ? fold("Reasoning", { class: "thinking", "data-part": "reasoning" }, showText(run, id, turn.reasoning))
+      : null,
     text,
     showImages(turn.images),
     (turn.calls ?? []).map((call) => showCall(run, id, call)),
@@ -200,7 +245,13 @@ function showTurn(run, id, turn, prefix) {
 /** @param {ShownTurn} turn */
 function showBranch(turn) {
   if (turn.branch === undefined || turn.branch === null) return null;
-  return el("p", { class: "branch" }, turn.branch === 0 ? "↳ A conversation of its own begins here" : `↳ The history branched here: it continues turn ${turn.branch}`);
+  return el(
+    "p",
+    { class: "branch" },
+    turn.branch === 0
+      ? "↳ A conversation of its own begins here"
+      : `↳ The history branched here: it continues turn ${turn.branch}`,
+  );
 }
 
 /**
@@ -213,13 +264,20 @@ function showCall(run, id, call) {
   return el(
     "div",
     { class: `call ${call.error ? "error" : ""}`, "data-part": "calls" },
-    el("div", { class: "asked" }, el("p", { class: "callname" }, el("code", null, showControls(call.name ?? "")), seconds), showText(run, id, call.arguments)),
+    el(
+      "div",
+      { class: "asked" },
+      el("p", { class: "callname" }, el("code", null, showControls(call.name ?? "")), seconds),
+      showText(run, id, call.arguments),
+    ),
     el(
       "div",
       { class: "answered", "data-part": "results" },
       call.error ? el("p", { class: "callerror" }, `Tool error: ${showControls(call.error)}`) : null,
       call.result ? showText(run, id, call.result) : el("p", { class: "soft" }, "not answered"),
-      call.spilled ? el("p", { class: "soft" }, "the whole result is in the slot: ", el("code", null, call.spilled)) : null,
+      call.spilled
+        ? el("p", { class: "soft" }, "the whole result is in the slot: ", el("code", null, call.spilled))
+        : null,
       showImages(call.images),
     ),
   );
@@ -231,5 +289,11 @@ function showCall(run, id, call) {
  * @param {ShownMessage} message
  */
 export function showMessage(run, id, message) {
-  return el("div", { class: `message ${message.role}`, "data-part": "notices" }, el("p", { class: "role" }, message.role), showText(run, id, message.text), showImages(message.images));
+  return el(
+    "div",
+    { class: `message ${message.role}`, "data-part": "notices" },
+    el("p", { class: "role" }, message.role),
+    showText(run, id, message.text),
+    showImages(message.images),
+  );
 }

@@ -17,7 +17,7 @@ from ludus.view.acting import StartedCommands
 from ludus.view.forms import FormBook
 from ludus.view.routes import ViewState
 from ludus.view.run_folder import RunFolder
-from ludus.view.server import ViewOptions, ViewServer
+from ludus.view.server import PageAccess, ViewServer
 
 PORT = 8600
 
@@ -37,13 +37,13 @@ def run(arguments: ViewArguments) -> int:
         if not root.is_dir():
             raise ConfigError(f"there is no folder {root}: name a run, or a folder of runs, as in: ludus view DIR")
     token = read_secret(arguments.token_var, "token-var")
-    options = ViewOptions(host=arguments.host, port=PORT if arguments.port is None else arguments.port)
+    options = PageAccess(host=arguments.host, port=PORT if arguments.port is None else arguments.port)
     if not options.is_loopback and not token:
         raise ConfigError(
             f"--host {arguments.host} can be reached from other machines: name the variable with a token, as in: "
             "--token-var VIEW_TOKEN; or stay on 127.0.0.1 and use: ssh -L 8600:localhost:8600 HOST"
         )
-    options = ViewOptions(options.host, options.port, token or options.token, arguments.read_only)
+    options = PageAccess(options.host, options.port, token or options.token, arguments.read_only)
     if arguments.port is None and options.is_loopback:
         options = _find_port(options)
     return asyncio.run(_serve(roots, options, browser=arguments.browser, as_json=arguments.json))
@@ -55,14 +55,14 @@ def find_cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "ludus" / "view"
 
 
-def _find_port(options: ViewOptions) -> ViewOptions:
+def _find_port(options: PageAccess) -> PageAccess:
     """The usual port, or a free one if another view has it."""
     import socket
 
     try:
         socket.create_server((options.host, options.port), family=_find_family(options.host)).close()
     except OSError:
-        return ViewOptions(options.host, 0, options.token, options.read_only)
+        return PageAccess(options.host, 0, options.token, options.read_only)
     return options
 
 
@@ -72,7 +72,7 @@ def _find_family(host: str) -> int:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
-async def _serve(roots: list[Path], options: ViewOptions, *, browser: bool, as_json: bool) -> int:
+async def _serve(roots: list[Path], options: PageAccess, *, browser: bool, as_json: bool) -> int:
     cache = find_cache_folder()
     with RunFolder(roots, cache) as folder:
         state = ViewState(folder, FormBook(roots[0]), StartedCommands(cache / "logs", Path.cwd()))

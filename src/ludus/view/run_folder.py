@@ -304,11 +304,6 @@ class RunFolder:
         finally:
             self._reading = False
 
-    @property
-    def is_reading(self) -> bool:
-        """Whether cards are being read beside everything else."""
-        return self._reading
-
     def list_runs(self, given: Parameters | None = None, wait: float = WAIT_SECONDS) -> RunPage:
         """A page of the list."""
         given = given or Parameters()

@@ -79,7 +79,7 @@ def read_static(folder: Path = WEB) -> dict[str, StaticFile]:
 
 
 @dataclass(frozen=True)
-class ViewOptions:
+class PageAccess:
     """How the pages are served."""
 
     host: str = "127.0.0.1"
@@ -113,7 +113,7 @@ class _Listening:
 class ViewServer:
     """Serves the pages of a folder of runs, as an async context manager."""
 
-    def __init__(self, state: ViewState, options: ViewOptions, static: Mapping[str, StaticFile] | None = None) -> None:
+    def __init__(self, state: ViewState, options: PageAccess, static: Mapping[str, StaticFile] | None = None) -> None:
         self.state = state
         self.options = options
         self.url = ""

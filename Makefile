@@ -87,6 +87,7 @@ test-envs:
 
 docs: setup-dev
 	@$(BIN)/python scripts/update-docs
+	@$(BIN)/python scripts/update-web-types
 
 test-clients: setup-dev
 	@scripts/test-clients $(BIN)/python

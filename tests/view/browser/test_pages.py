@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import subprocess
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from tests.browser_kit import MODES, Look, View, look_at, needs_chromium, open_browser, serve_view
 from tests.build import make_rollout, make_task
+from tests.cli_kit import LUDUS
 from tests.view_kit import keep_running, make_long_rollout, make_runs, write_notes, write_rollouts
 
 from ludus.control_client import StatusRequest, ask_run
@@ -362,3 +364,29 @@ def test_the_theme_is_chosen_and_kept(look: Look):
     page.reload()
     page.wait_for_selector("main h1")
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+# ---- a report -----------------------------------------------------------------------------------------------------
+
+
+def test_a_report_is_the_same_pages_in_one_file(browser: Any, folder: Path, tmp_path: Path):
+    file = tmp_path / "lines.html"
+    subprocess.run([*LUDUS, "report", "runs/lines", "-o", str(file)], cwd=folder, check=True, capture_output=True)
+    asked: list[str] = []
+    with look_at(browser, View("", file.as_uri(), tmp_path)) as look:
+        look.page.on("request", lambda request: asked.append(request.url))
+        page = look.page
+        expect(page.locator("main h1")).to_have_text("lines")
+        expect(page.locator("#connection")).to_have_text("report")
+        assert page.get_by_role("button", name="Tags and note").count() == 0
+        for place in ("/run/lines/tasks", "/run/lines/skill", "/run/lines/skill?view=diff", "/run/lines/settings"):
+            look.open(place)
+            expect(page.locator("main h1")).to_have_text("lines")
+        look.open("/run/lines/rollouts?result=passed")
+        passed = sum(
+            rollout.score is not None and rollout.score.passed for rollout in read_rollouts(folder / "runs/lines")
+        )
+        expect(page.locator(".count")).to_have_text(f"{passed} rollouts")
+        page.locator(".rowlink").first.click()
+        expect(page.locator(".turn").first).to_be_visible()
+    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []

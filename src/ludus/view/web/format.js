@@ -3,6 +3,7 @@
 /** @typedef {{low: number, high: number}} Range */
 
 const NONE = "–";
+const IS_KEPT = document.getElementById("snapshot") !== null; // a report is read much later
 
 /** @param {number | null | undefined} value @param {number} [digits] */
 export function formatNumber(value, digits = 0) {
@@ -64,9 +65,10 @@ export function formatSeconds(seconds) {
   return seconds < 172800 ? `${formatNumber(seconds / 3600, 1)} h` : `${formatNumber(seconds / 86400, 1)} days`;
 }
 
-/** How long ago. @param {number | null | undefined} time seconds since 1970 */
+/** How long ago; in a report, when. @param {number | null | undefined} time seconds since 1970 */
 export function formatAge(time) {
   if (!time) return NONE;
+  if (IS_KEPT) return formatTime(time);
   const age = Math.max(0, Date.now() / 1000 - time);
   return age < 5 ? "now" : `${formatSeconds(age < 60 ? Math.round(age) : age)} ago`;
 }

@@ -401,7 +401,9 @@ export interface RunCard {
   score: number | null;
   interval: Interval | null;
   measure: string;
+  mean: number | null;
   suspects: number;
+  mean_without_suspects: number | null;
   dollars: number;
   tokens: number;
   budget_dollars: number | null;

@@ -375,15 +375,13 @@ function showTime(detail, transcript, views) {
   if (!detail.waterfall.length && !detail.phases.length) return null;
   const total = detail.phases.reduce((sum, phase) => sum + phase.seconds, 0) || 1;
   const seen = detail.waterfall.filter((span) => span.turn > 0 || span.seconds >= total / 500);
-  const spans = seen
-    .slice(0, 400)
-    .map((span) => ({
-      name: span.label,
-      start: span.start,
-      seconds: span.seconds,
-      tone: `phase-${span.phase.replace(/\W/g, "")}`,
-      turn: span.turn,
-    }));
+  const spans = seen.slice(0, 400).map((span) => ({
+    name: span.label,
+    start: span.start,
+    seconds: span.seconds,
+    tone: `phase-${span.phase.replace(/\W/g, "")}`,
+    turn: span.turn,
+  }));
   const onpick = (/** @type {import("./charts.js").Span} */ span) => {
     views.show("transcript");
     void transcript.goTo(span.turn ?? 1);

@@ -117,48 +117,46 @@ export async function showSkill(root, run, place) {
  * @param {(hash: string) => void} choose
  */
 function showVersions(list, current, choose) {
-  const rows = [...list.versions]
-    .reverse()
-    .map((version) =>
+  const rows = [...list.versions].reverse().map((version) =>
+    el(
+      "li",
+      null,
       el(
-        "li",
-        null,
+        "button",
+        {
+          type: "button",
+          class: "version",
+          "data-hash": version.hash,
+          "aria-pressed": String(version.hash === current),
+          onclick: () => choose(version.hash),
+        },
         el(
-          "button",
-          {
-            type: "button",
-            class: "version",
-            "data-hash": version.hash,
-            "aria-pressed": String(version.hash === current),
-            onclick: () => choose(version.hash),
-          },
-          el(
-            "span",
-            { class: "versionline" },
-            el("b", null, version.origin),
-            version.decision && version.decision !== version.origin
-              ? badge(version.decision, DECISION_TONES[version.decision] ?? "plain")
-              : null,
-            version.hash === list.shipped && version.decision !== "shipped" ? badge("ships", "good") : null,
-          ),
-          el(
-            "span",
-            { class: "soft nums" },
-            [
-              version.score === null ? "not measured" : formatScore(version.score),
-              version.interval ? formatRange(version.interval) : "",
-              `+${version.added} −${version.removed}`,
-              `${formatCount(version.tokens)} tokens`,
-            ]
-              .filter(Boolean)
-              .join(" · "),
-          ),
-          version.by
-            ? el("span", { class: "soft" }, `by ${version.by}${version.reason ? `: ${version.reason}` : ""}`)
+          "span",
+          { class: "versionline" },
+          el("b", null, version.origin),
+          version.decision && version.decision !== version.origin
+            ? badge(version.decision, DECISION_TONES[version.decision] ?? "plain")
             : null,
+          version.hash === list.shipped && version.decision !== "shipped" ? badge("ships", "good") : null,
         ),
+        el(
+          "span",
+          { class: "soft nums" },
+          [
+            version.score === null ? "not measured" : formatScore(version.score),
+            version.interval ? formatRange(version.interval) : "",
+            `+${version.added} −${version.removed}`,
+            `${formatCount(version.tokens)} tokens`,
+          ]
+            .filter(Boolean)
+            .join(" · "),
+        ),
+        version.by
+          ? el("span", { class: "soft" }, `by ${version.by}${version.reason ? `: ${version.reason}` : ""}`)
+          : null,
       ),
-    );
+    ),
+  );
   return card(
     `Versions (${list.total})`,
     { class: "versions" },

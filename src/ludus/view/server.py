@@ -39,6 +39,7 @@ from ludus.view.run_folder import UnknownRun
 
 WEB = Path(__file__).with_name("web")
 BODY_BYTES = 1_000_000
+MOST_PARAMETERS = 200
 LOOK_SECONDS = 0.5
 QUIET_LOOKS = 10
 """With very many runs, those that do not run are looked at every so many looks."""
@@ -170,7 +171,11 @@ class ViewServer:
 
     def serve(self, responder: Responder) -> None:
         request = responder.request
-        given = Parameters(parse_qs(request.query, keep_blank_values=True, max_num_fields=200))
+        try:
+            given = Parameters(parse_qs(request.query, keep_blank_values=True, max_num_fields=MOST_PARAMETERS))
+        except ValueError:
+            _send(responder, make_error(400, f"the address has more than {MOST_PARAMETERS} parameters"))
+            return
         if (refusal := self._check(request, given)) is not None:
             _send(responder, refusal)
         elif request.path.startswith("/api/"):

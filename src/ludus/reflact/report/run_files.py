@@ -112,18 +112,24 @@ class RunRecorder:
         self._lines = list(run.read_lines(STEPS))
         self.known = sum(1 for _ in run.read_records(RECORDS))
         """The number of records in the store, which the run will yield first."""
+        self.taken = 0
+        """The number of records that the run has yielded. A summary with the arms of the claim replaces the one
+        without."""
         self._skills: dict[str, str] = {}
         self._reported = time.monotonic()
 
     def add(self, record: Record) -> None:
+        self.taken += 1
+        if isinstance(record, Summary) and self.records and isinstance(self.records[-1], Summary):
+            self.records.pop()
         self.records.append(record)
         if isinstance(record, Summary):
             self._run.write(SUMMARY, encode_summary(record, self.records))
         else:
             self._write_line(encode_line(record, self._settings.gate))
-        if len(self.records) >= self.known:
+        if self.taken >= self.known:
             self._drop_lines_after()
-        if isinstance(record, Summary) or len(self.records) >= self.known:  # else the files are newer than this record
+        if isinstance(record, Summary) or self.taken >= self.known:  # else the files are newer than this record
             self._write_skill(BEST, record.state.best.skill)
             self._write_skill(FINAL, record.state.current.skill)
             if (best := _find_best_on_selection(record)) is not None:
@@ -135,7 +141,7 @@ class RunRecorder:
         """Write the report. Call it also when the run ends, with or without an error: then the page of trajectories is
         written too, and the report links to it."""
         name = self._run.path.resolve().name
-        if ended and (len(self.records) > self.known or not (self._run.path / TRANSCRIPTS).exists()):
+        if ended and (self.taken > self.known or not (self._run.path / TRANSCRIPTS).exists()):
             self._run.write(TRANSCRIPTS, render_transcripts(name, self._facts, self._run))
         self._run.write(REPORT, render_page(name, self._facts, self._settings, self.records, linked=ended))
         self._reported = time.monotonic()

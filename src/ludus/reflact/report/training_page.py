@@ -129,7 +129,7 @@ def _render_body(settings: TrainSettings, records: Sequence[Record], linked: boo
         return
     last = records[-1]
     if isinstance(last, Summary) and last.claim is not None:
-        yield el("p", f"claim {'positive' if last.claim.gain else 'zero'}", last.claim.sentence)
+        yield el("p", f"claim {'positive' if last.claim.is_better else 'zero'}", last.claim.sentence)
     if isinstance(last, Summary) and last.canaries is not None:
         yield el("p", f"verdict {'negative' if last.canaries.suspicious else 'zero'}", last.canaries.describe())
     if suspects := count_suspects(get_spent(records)):

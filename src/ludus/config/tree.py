@@ -20,8 +20,7 @@ from ludus.models.ledger import RunBudget
 from ludus.models.settings import AnthropicSettings, AzureSettings, EmbeddedSettings, OpenAISettings, ScriptedSettings
 from ludus.planning.settings import PlanSettings
 from ludus.policy import RunLimits
-from ludus.reflact.claim_settings import ClaimSettings
-from ludus.reflact.train_settings import DataSettings, TrainSettings
+from ludus.reflact.train_settings import ClaimSettings, DataSettings, TrainSettings
 from ludus.rl.grpo_settings import GrpoSettings
 from ludus.rl.server_settings import ApiSettings
 from ludus.rl.settings import RlSettings

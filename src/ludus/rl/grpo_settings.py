@@ -36,9 +36,6 @@ class GrpoSettings(Settings, frozen=True, tag_field="type", tag="grpo"):
     """An id's probability has no more gradient once it is this share above that of the sampler."""
     kl: Annotated[float, Meta(ge=0)] = 0.0
     """The weight of the KL divergence from the policy that training started from; 0: no such term."""
-    entropy: Annotated[float, Meta(ge=0)] = 0.0
-    """The weight of the policy's entropy: above 0, a policy that has settled on an answer is moved to try others, too;
-    0: no such term. With `rl.equal_scores: send` it is also used where all rollouts of a task scored the same."""
     passes: Count = 1
     """How often an update goes through its rows."""
     minibatches: Count = 1
@@ -64,4 +61,3 @@ class GrpoSettings(Settings, frozen=True, tag_field="type", tag="grpo"):
     """The seed of LoRA's first weights and of the order of rows."""
 
     may_change: ClassVar[tuple[str, ...]] = ("batch_tokens", "slots")
-    added_later: ClassVar[tuple[str, ...]] = ("entropy",)

@@ -192,7 +192,8 @@ class PolicyNet(nn.Module):
         wanted = sampled[:, 1:]
         logits = self.lm_head(self.forward(ids[:, :-1])[wanted]).float()
         logprobs = functional.log_softmax(logits, dim=-1)
-        entropy = -(logprobs.exp() * logprobs).sum(-1)
+        with torch.no_grad():
+            entropy = -(logprobs.exp() * logprobs).sum(-1)
         return logprobs.gather(-1, ids[:, 1:][wanted][:, None])[:, 0], entropy
 
     # ---- sampling -------------------------------------------------------------------------------------------------

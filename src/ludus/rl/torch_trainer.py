@@ -36,7 +36,6 @@ from ludus.rl.tiny_policy import PARSER, find_tiny_policy, pad_rows
 from ludus.rl.torch_engine import TorchEngine
 from ludus.rl.torch_import import Tensor, torch
 from ludus.rl.trainers import PolicyUpdate, TrainingDiverged, TrainingRow, UpdateMetrics, check_finite
-from ludus.settings import get_recorded
 from ludus.tokens.codec import Codec
 from ludus.tokens.model import TokenModel
 
@@ -244,7 +243,6 @@ class TorchTrainer:
         advantages, old = torch.tensor(places, dtype=torch.float32, device=self._device).unbind(1)
         with self._choose_precision():
             new, entropy = self._net.score_sampled(ids, sampled)
-            entropy = entropy if settings.entropy else entropy.detach()
         change = new - old
         ratio = change.exp()
         held = ratio.clamp(1 - settings.clip_low, 1 + settings.clip_high)
@@ -254,8 +252,6 @@ class TorchTrainer:
             apart = _estimate_kl(new, self._score_reference(ids, sampled)).sum()
             loss = loss + settings.kl * apart
             sums.reference_kl += apart.item()
-        if settings.entropy:
-            loss = loss - settings.entropy * entropy.sum()
         (loss / total).backward()
         with torch.no_grad():
             sums.loss += loss.item()
@@ -337,7 +333,7 @@ def choose_learning_rate(settings: GrpoSettings) -> float:
 def _list_binding(settings: GrpoSettings) -> dict[str, Any]:
     """The settings that a checkpoint must have been made with."""
     free = {*GrpoSettings.may_change, "weights", "device", "threads"}
-    return {name: value for name, value in get_recorded(settings).items() if name not in free}
+    return {name: value for name, value in msgspec.structs.asdict(settings).items() if name not in free}
 
 
 def _plan_parts(rows: Sequence[TrainingRow], settings: GrpoSettings, version: int) -> list[list[TrainingRow]]:

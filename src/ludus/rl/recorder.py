@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 
 from ludus.encoding import to_json
-from ludus.rl.records import RlStep, encode_step
+from ludus.rl.records import RlStep, encode_step, find_best_step
+from ludus.rl.run_health import find_troubles
 from ludus.store import RunDir
 
 STEPS, SUMMARY, REPORT, CHECKPOINTS = "steps.jsonl", "summary.json", "report.html", "checkpoints"
@@ -59,7 +60,10 @@ def summarize_steps(records: Sequence[RlStep]) -> dict[str, Any]:
     """The result of a run: the first and the last numbers, and the totals."""
     updates = [record for record in records if record.step]
     held = [record for record in records if record.held_out is not None]
+    best = find_best_step(records)
     return {
+        "troubles": find_troubles(records),
+        "best_step": best.step if best is not None else None,
         "steps": len(updates),
         "version": records[-1].version if records else 0,
         "reward": {"first": updates[0].reward, "last": updates[-1].reward} if updates else None,

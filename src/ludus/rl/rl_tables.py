@@ -9,6 +9,7 @@ from ludus.command.terminal import LiveLine, format_count, format_number, make_c
 from ludus.control import RunControl
 from ludus.encoding import to_json
 from ludus.rl.records import RlStep, encode_step, read_steps
+from ludus.rl.run_health import find_troubles
 from ludus.run_info import read_failure_ledger
 from ludus.stats import describe_failures
 from ludus.store import RunDir
@@ -90,7 +91,8 @@ def show_rl_run(run: RunDir, *, as_json: bool) -> None:
     if as_json:
         failures = json.loads(to_json(read_failure_ledger(run)))
         steps = [json.loads(encode_step(record)) for record in records]
-        print(json.dumps({"run": str(run.path), "failures": failures, "records": steps}))
+        facts = {"run": str(run.path), "failures": failures, "records": steps, "troubles": find_troubles(records)}
+        print(json.dumps(facts))
         return
     print_rl(records, run.config["rl"]["steps"])
     if words := describe_failures(read_failure_ledger(run)):
@@ -120,6 +122,9 @@ def print_rl(records: Sequence[RlStep], steps: int, console: "Console | None" = 
         console.print(make_text(describe_step(record, steps)), soft_wrap=True)
     if plot := plot_rewards(records):
         console.print(make_text(f"\n{plot}"), soft_wrap=True)
+    if records[-1].step >= steps:
+        for trouble in find_troubles(records):
+            console.print(make_text(f"\nwarning: {trouble}", "yellow"), soft_wrap=True)
 
 
 def plot_rewards(records: Sequence[RlStep]) -> str:

@@ -128,7 +128,7 @@ def advise_weights(words: bool, reason: str, found: WeightsOutlook | None) -> st
             f"{found.reach:.0%}"
         )
     elif found.room < ENOUGH:
-        why = f"{found.group_size} tries hardly pass more tasks than one ({found.reach:.0%}): RL has little to reinforce"
+        why = f"{found.group_size} tries pass hardly more tasks than one ({found.reach:.0%}): RL has little to learn"
     else:
         why = f"only {found.spread:.0%} of the groups of {found.group_size} have rollouts that differ: RL learns slowly"
     start = {

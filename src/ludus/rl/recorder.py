@@ -69,7 +69,14 @@ def summarize_steps(records: Sequence[RlStep]) -> dict[str, Any]:
         "reward": {"first": updates[0].reward, "last": updates[-1].reward} if updates else None,
         "held_out": [{"step": record.step, **msgspec.to_builtins(record.held_out)} for record in held],
         "rollouts": sum(record.rollouts for record in updates),
+        "evaluated": sum(_count_evaluated(record) for record in held),
         "failed": sum(record.failed for record in updates),
         "suspects": sum(record.suspects for record in updates),
         "seconds": sum(record.seconds.get("whole", 0.0) for record in records),
     }
+
+
+def _count_evaluated(record: RlStep) -> int:
+    """The rollouts of an evaluation."""
+    held = record.held_out
+    return 0 if held is None else held.rollouts if isinstance(held.rollouts, int) else held.tasks

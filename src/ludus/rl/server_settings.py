@@ -26,8 +26,8 @@ class ApiSettings(Settings, frozen=True):
     max_staleness: Annotated[int, Meta(ge=0)] | None = None
     """A group is dropped when its policy is more than this many steps old, and counted; default: never. Slow tasks give
     old groups, so a limit here trains on fast tasks more often. Limit what is under way instead
-    (`serve.max_batches_offpolicy`). The version is `generation_params.policy_version` of the group, or the step at which
-    it came."""
+    (`serve.max_batches_offpolicy`). The version is `generation_params.policy_version` of the group, or the step at
+    which it came."""
     body_mb: Count = 256
     """The longest request, also after decompression."""
     backlog_groups: Count = 250_000

@@ -3,7 +3,7 @@
     python bench/demo.py             three seeds, each with its own orders, batches and proposals
     python bench/demo.py --short     one seed with few tasks, as a test of the script; no targets
 
-Each seed runs the demo's command, `ludus train --config configs/demo.yaml`, in its own process. The gain is the best
+Each seed runs the demo's command, `ludus train --config configs/demo.yaml`, in its own process. The difference is the best
 skill's accuracy on the sealed test split minus the initial skill's. Its interval is Newcombe's 95 % interval for a
 difference of two proportions, which is also valid when a proportion is 0 or 1. Targets: no interval includes 0, and no
 seed takes more than five minutes.
@@ -106,7 +106,7 @@ def _read_share(bucket: Any) -> Share:
 
 
 def render_report(runs: Sequence[Run]) -> str:
-    head = ("seed", "initial", "best", "gain", "accepted", "rejected", "seconds", "CPU s")
+    head = ("seed", "initial", "best", "difference", "accepted", "rejected", "seconds", "CPU s")
     return render_table([head, *map(_make_row, runs)])
 
 
@@ -124,8 +124,8 @@ def make_checks(runs: Sequence[Run], *, short: bool) -> list[Check]:
     # Not 0: an interval that starts at 0 would meet that target.
     floor, limit = (None, None) if short else (0.001, SECONDS)
     return [
-        Check("mean gain", mean, None, "points"),
-        Check("lowest end of a gain's interval", lowest, floor, "points", at_least=True),
+        Check("mean difference", mean, None, "points"),
+        Check("lowest end of a difference's interval", lowest, floor, "points", at_least=True),
         Check("slowest seed", slowest, limit, "s"),
     ]
 

@@ -65,8 +65,10 @@ def test_printed_settings_load_to_the_same(tmp_path: Path, flags: list[tuple[str
 
 def test_the_record_leaves_nothing_out():
     record = to_record(load([], FULL))
-    assert set(record) == set(SECTIONS) - {"judge", "second_judge", "vision"}  # in the record only if there is one
-    judged = load([], [*FULL, ("judge.name", "j"), ("second_judge.type", "anthropic"), ("vision.name", "v")])
+    silent = {"claim_model", "judge", "second_judge", "vision"}  # in the record only if there is one
+    assert set(record) == set(SECTIONS) - silent
+    flags = [("judge.name", "j"), ("second_judge.type", "anthropic"), ("vision.name", "v"), ("claim_model.name", "c")]
+    judged = load([], [*FULL, *flags])
     assert set(to_record(judged)) == set(SECTIONS)
     assert record["env"]["path"] == "items.jsonl"
     assert record["model"]["type"] == "openai"

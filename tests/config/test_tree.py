@@ -14,6 +14,7 @@ def test_every_setting_that_may_change_on_resume_exists():
             [
                 ("model.name", "x"),
                 ("optimizer.name", "x"),
+                ("claim_model.name", "x"),
                 ("judge.name", "x"),
                 ("second_judge.name", "x"),
                 ("vision.name", "x"),

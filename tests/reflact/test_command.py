@@ -82,6 +82,67 @@ def test_for_machines_stdout_is_one_json(ludus: Ludus):
     assert "step" not in done.err
 
 
+def test_a_claim_is_compared_with_the_same_rollouts_as_samples(ludus: Ludus):
+    plain = ludus(*train_words("--out", "run"))
+    assert not re.search(r"\bgain", plain.out) and "ludus train --resume --claim --out run" in plain.err
+    before = json.loads(Path("run/summary.json").read_text())
+    assert before["claim"]["gain"] is False and before["arms"] is None
+    done = ludus("train", "--resume", "--claim", "--out", "run")
+    assert done.code == 0, done.err
+    assert done.out.startswith("a gain of +100 points") and "the verifier chooses" in done.out
+    after = json.loads(Path("run/summary.json").read_text())
+    assert after["claim"]["gain"] is True and after["arms"]["best_of"]["tasks"] == 6
+    assert after["arms"]["sentence"] in done.out and after["arms"]["sentence"] in ludus("show", "run").out
+    assert json.loads(ludus("show", "run", "--json").out)["records"][-1]["arms"] == after["arms"]
+    at_once = ludus(*train_words("--out", "once", "--claim", "--json"))
+    report = json.loads(at_once.out)["summary"]
+    assert (report["arms"], report["claim"]["sentence"]) == (after["arms"], after["claim"]["sentence"])
+    again = ludus("train", "--resume", "--out", "run", "--json")
+    assert json.loads(again.out)["summary"]["arms"] == after["arms"], "what was measured stays"
+
+
+def test_a_dry_run_counts_the_rollouts_of_each_arm(ludus: Ludus):
+    plain = json.loads(ludus(*train_words("--dry-run", "--json")).out)
+    assert "best_of" not in {line["stage"] for line in plain["lines"]}
+    model = ("--claim_model.type", "scripted", "--claim_model.script", "models.py:agent", "--claim_model.name", "other")
+    words = train_words("--dry-run", "--json", "--claim", "--claim.best_of", "4", "--claim.split", "other", *model)
+    calls = {line["stage"]: (line["role"], line["calls"]["likely"]) for line in json.loads(ludus(*words).out)["lines"]}
+    assert calls["best_of"] == ("agent", 3 * 6) and calls["held_out"] == ("agent", 2 * 18)
+    assert calls["other_model"] == ("claim_model", 2 * 6)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--claim.best_of", "4"), "claim.best_of"),
+        (("--claim", "--claim.best_of", "1"), "claim.best_of"),
+        (
+            ("--claim", "--claim.kinds", "refund"),
+            "claim.kinds: no task is of the kind 'refund'; its tasks have no kinds",
+        ),
+        (("--claim", "--claim.split", "train"), "held_out"),
+        (("--claim", "--train.test", "false"), "train.test"),
+        (("--claim_model.name", "x", "--claim_model.base_url", "http://127.0.0.1:1/v1"), "add --claim"),
+    ],
+)
+def test_arms_that_cannot_be_measured_are_refused_by_name(ludus: Ludus, words: tuple[str, ...], message: str):
+    done = ludus(*train_words("--dry-run", *words))
+    assert done.code == 2 and message in done.err, done.err
+
+
+def test_killed_in_the_arms_it_comes_to_the_same_claim(folder: Path, ludus: Ludus):
+    assert ludus(*train_words("--out", "whole", "--claim", "--quiet")).code == 0
+    calls = len(Path("calls").read_text())
+    Path("calls").unlink()
+    Path("kill").write_text(str(calls - 7))
+    command = [*LUDUS, *train_words("--out", "killed", "--claim", "--quiet")]
+    assert subprocess.run(command, cwd=folder, check=False).returncode == -signal.SIGKILL
+    assert not Path("killed/summary.json").exists() or "best_of" not in Path("killed/summary.json").read_text()
+    Path("kill").unlink()
+    assert ludus("train", "--resume", "--out", "killed", "--quiet").code == 0
+    assert read_results("killed") == read_results("whole")
+
+
 def test_quiet_prints_the_path_alone(ludus: Ludus):
     assert ludus(*train_words("--out", "run", "--quiet")) == (0, "run\n", "")
 

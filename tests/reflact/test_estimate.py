@@ -152,7 +152,7 @@ def test_proposals_help_for_a_while(world: SimpleNamespace):
         planned = PlannedRun(world.Env(), world.policy(), world.splits(60, 60, 60), settings)
         helped = asyncio.run(simulate(planned))
         idle = asyncio.run(simulate(planned, curable=0.0))
-        assert helped.claim is not None and helped.claim.gain
+        assert helped.claim is not None and helped.claim.is_better
         assert helped.best.skill != helped.initial.skill == idle.best.skill
         assert recipe == "ledger" or 0 < helped.accepted < helped.steps
 

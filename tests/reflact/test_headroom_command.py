@@ -22,6 +22,8 @@ def test_headroom_is_measured_reported_and_found_again(ludus: Ludus, folder: Pat
     calls = json.loads(ludus(*WORDS, "--hints", "4", "--resume", "--json").out)
     assert calls["headroom"] == report and calls["ledger"]["agent"]["calls"] == 6 * 2 + 4 * 2
     assert report["advice"] in ludus("show", "run").out
+    assert report["choice"] in ("words", "neither") and report["weights"]["spread"] == 0.0, "no rollout passes"
+    assert report["choice_advice"] in ludus("show", "run").out and report["weights"]["rollouts"] == 60 * 12 * 16
     assert json.loads(ludus("show", "run", "--json").out)["headroom"] == report
 
 

@@ -162,7 +162,7 @@ def test_the_claim_is_one_plain_sentence(wins: int, losses: int, uses: int, sent
     differences = [1.0] * wins + [-1.0] * losses + [0.0] * (64 - wins - losses)
     claim = make_claim(GOOD, compare_claim(differences), shipped=True, uses=uses)
     assert re.fullmatch(sentence, claim.sentence), claim.sentence
-    assert (claim.gain, claim.tasks, claim.test_uses) == (gain, 64, uses)
+    assert (claim.is_better, claim.tasks, claim.test_uses) == (gain, 64, uses)
 
 
 def test_claims_without_a_test_or_a_new_skill():

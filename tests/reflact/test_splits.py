@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ludus.encoding import canonical
 from ludus.env import Env
+from ludus.envs.parcels import Parcels
 from ludus.errors import ConfigError
 from ludus.reflact.splits import (
     DataSettings,
@@ -235,3 +236,26 @@ def test_a_ratio_is_chosen_only_where_none_is_given():
     chosen, usual = load_splits(Pool(), DataSettings()), load_splits(Pool(), DataSettings(ratio="2:1:7"))
     total = len(chosen.train) + len(chosen.selection) + len(chosen.test)
     assert len(chosen.selection) == compute_sizes(total, choose_ratio(total))[1] > len(usual.selection)
+
+
+# ---- tasks that are held out ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["ratio", "splits"])
+def test_kinds_that_are_held_out_are_in_no_split(mode: Any):
+    data = DataSettings(mode=mode, pool=("train", "validation", "test") if mode == "ratio" else ("train",))
+    found = load_splits(Parcels(), data, ("red", "blue"))
+    test, held = (each.unseal(FinishedSkills(Skill(""), Skill(""), Skill(""))) for each in (found.test, found.held_out))
+    assert {task.kind for task in (*found.train, *found.selection, *test)}.isdisjoint({"red", "blue"})
+    assert {task.kind for task in held} == {"red", "blue"} and {task.split for task in held} == {"held_out"}
+    assert len(found.train) + len(found.selection) + len(test) + len(held) == 240 + 48 + 96
+
+
+def test_another_split_is_held_out_and_must_not_be_used_otherwise():
+    data = DataSettings()
+    found = load_splits(Parcels(), data, (), "validation")
+    assert len(found.held_out) == 48 and found.digest == load_splits(Parcels(), data).digest, "it decides no training"
+    with pytest.raises(ConfigError, match="are also in the held_out split"):
+        load_splits(Parcels(), data, (), "train")
+    with pytest.raises(ConfigError, match=r"claim.kinds: no task is of the kind 'pink'; the kinds are 'black', 'blue'"):
+        load_splits(Parcels(), data, ("pink",))

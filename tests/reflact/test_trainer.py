@@ -518,7 +518,7 @@ def run_noted(world: SimpleNamespace, rule: ShippingRule) -> Summary:
 
 def test_the_best_skill_on_the_selection_split_is_kept_if_the_initial_one_is_shipped(world: SimpleNamespace):
     end = run_noted(world, "certain")
-    assert (end.best.origin, end.claim and end.claim.gain) == ("initial_skill", False)
+    assert (end.best.origin, end.claim and end.claim.is_better) == ("initial_skill", False)
     assert end.best_on_selection is not None and end.best_on_selection.selection == 1.0
     assert end.best_on_selection.skill not in (end.initial.skill, end.final.skill)
     assert "ludus evaluate" in end.best_on_selection.untested, "it says why there is no test"
@@ -575,7 +575,7 @@ def test_failures_are_retried_excluded_and_never_zeros(world: SimpleNamespace):
     assert end.shipment is not None and end.claim is not None
     (candidate,) = end.shipment.candidates
     assert (candidate.better, candidate.worse, candidate.measure.failed) == (2, 0, 4), "a failure is missing data"
-    assert (end.best.origin, end.claim.gain) == ("initial_skill", False), "two better tasks are not enough"
+    assert (end.best.origin, end.claim.is_better) == ("initial_skill", False), "two better tasks are not enough"
 
 
 def test_an_outage_stops_the_run_and_resuming_goes_on_with_what_is_there(world: SimpleNamespace):

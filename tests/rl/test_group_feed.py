@@ -164,6 +164,31 @@ async def test_slow_tasks_are_learned_from_as_often_as_fast_ones():
     assert max(counts.values()) - min(counts.values()) <= 1, counts
 
 
+@given(st.integers(1, 3), st.integers(1, 4), st.randoms(use_true_random=False))
+def test_a_reward_that_depends_on_duration_is_seen_without_bias(staleness: int, groups: int, random: Random):
+    """Slow tasks pay 1, fast ones 0. Half of the tasks are slow, and so is half of what is learned from."""
+    slow = {"0", "2", "4"}
+
+    class Slow(TableModel):
+        async def complete(self, messages: Any, tools: Any, sampling: Any) -> Any:
+            for _ in range(random.randint(100, 300) if messages[-1].content in slow else 0):
+                await asyncio.sleep(0)
+            return await super().complete(messages, tools, sampling)
+
+    async def run() -> list[float]:
+        rewards: list[float] = []
+        async with make_feed(staleness=staleness, groups=groups) as feed:
+            for step in range(24):
+                await feed.set_model(Slow(f"m{step}", {}), step, step)
+                rewards += [float(each.group.task.prompt in slow) for each in await feed.take() or ()]
+                for _ in range(random.randint(0, 60)):  # the trainer is busy
+                    await asyncio.sleep(0)
+        return rewards
+
+    rewards = asyncio.run(run())
+    assert abs(sum(rewards) - len(rewards) / 2) <= (staleness + 1) * groups + 3, "but for what is under way"
+
+
 async def test_whole_groups_of_an_earlier_process_are_found_and_consumed_ones_are_not_run():
     store = MemoryStore()
 

@@ -29,6 +29,10 @@ def measure(step: int, mean: float) -> RlStep:
         (make_steps(1.0, 1.0, 1.0, rows=0), "no update was made"),
         (make_steps(0.5, 0.4, 0.0, 0.0, 0.0), "the reward fell to 0: the last step with any was 2"),
         ([measure(0, 0.5), measure(1, 0.6), measure(2, 0.2), measure(3, 0.1)], "The best score was at step 1."),
+        (
+            [measure(0, 0.5), measure(1, 0.0), measure(2, 0.0), measure(3, 0.0)],
+            "No checkpoint is better than the weights",
+        ),
         ([measure(0, 0.5), measure(1, 0.46), measure(2, 0.45), measure(3, 0.45)], ""),  # within the intervals
     ],
 )

@@ -110,7 +110,14 @@ def list_paths() -> dict[str, str]:
     return found
 
 
-_SILENT = {"model": "embedded", "optimizer": "same", "judge": "none", "second_judge": "none", "vision": "none"}
+_SILENT = {
+    "model": "embedded",
+    "optimizer": "same",
+    "claim_model": "none",
+    "judge": "none",
+    "second_judge": "none",
+    "vision": "none",
+}
 """The type of a model for which no setting is given."""
 
 

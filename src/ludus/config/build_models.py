@@ -83,6 +83,17 @@ def build_models(
     return agent, MeteredModel(bare, ledger, "optimizer")
 
 
+CLAIM_MODEL = "claim_model"
+"""The section of the settings, and the role in the ledger, of the model that a skill was not trained with."""
+
+
+def build_claim_model(config: Config, ledger: Ledger, tell: Callable[[str], None] = lambda _: None) -> Model | None:
+    """The model for the claim of a training run, if the settings name one."""
+    if isinstance(config.claim_model, NoModelSettings):
+        return None
+    return _build_metered(config.claim_model, ledger, CLAIM_MODEL, CLAIM_MODEL, tell)
+
+
 def build_vision(config: Config, ledger: Ledger) -> Model | None:
     """The model that tools ask about pictures, if the settings name one."""
     if isinstance(config.vision, NoModelSettings):

@@ -122,7 +122,8 @@ def _list_servers(config: Config) -> Iterator[tuple[str, ServerSettings]]:
 
 def _list_models(config: Config) -> dict[str, object]:
     """The settings of all models, by section."""
-    return {name: getattr(config, name) for name in ("model", "optimizer", "judge", "second_judge", "vision")}
+    names = ("model", "optimizer", "claim_model", "judge", "second_judge", "vision")
+    return {name: getattr(config, name) for name in names}
 
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")

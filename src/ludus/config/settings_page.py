@@ -104,6 +104,10 @@ model at all if the proposer needs none. Any other type takes the same settings 
 Without `optimizer.type`, the type is `openai` if any other setting is given."""
 
 _JUDGES = {
+    "claim_model": """\
+A model that the skill was not trained with, for `ludus train --claim`: both skills are measured with it on the test
+tasks. It takes the same settings as `model` above, under `claim_model`, and its cost is in the ledger under that
+name.""",
     "judge": """\
 The model that grades replies, for environments that are graded by one (`judge`, or your own). It takes the same
 settings as `model` above, under `judge`. Its cost is in the ledger under `judge`.""",

@@ -20,7 +20,7 @@ from ludus.models.ledger import RunBudget
 from ludus.models.settings import AnthropicSettings, AzureSettings, EmbeddedSettings, OpenAISettings, ScriptedSettings
 from ludus.planning.settings import PlanSettings
 from ludus.policy import RunLimits
-from ludus.reflact.train_settings import DataSettings, TrainSettings
+from ludus.reflact.train_settings import ClaimSettings, DataSettings, TrainSettings
 from ludus.rl.grpo_settings import GrpoSettings
 from ludus.rl.server_settings import ApiSettings
 from ludus.rl.settings import RlSettings
@@ -81,6 +81,8 @@ class Config(Settings, frozen=True):
     train: TrainSettings = TrainSettings()
     data: DataSettings = DataSettings()
     optimizer: OptimizerSettings = SameSettings()
+    claim: ClaimSettings = ClaimSettings()
+    claim_model: JudgeSettings = NoModelSettings()
     judge: JudgeSettings = NoModelSettings()
     second_judge: JudgeSettings = NoModelSettings()
     vision: JudgeSettings = NoModelSettings()
@@ -97,7 +99,7 @@ SECTIONS: Mapping[str, Any] = {f.name: f.type for f in msgspec.structs.fields(Co
 
 CONTENT = "content"
 """A section in the record of a training run: hashes of the files that its settings name. It is not a setting."""
-TRAINING = frozenset({"train", "data", "optimizer"})
+TRAINING = frozenset({"train", "data", "optimizer", "claim", "claim_model"})
 """Sections that only training uses."""
 SHARDS = frozenset({"batch"})
 """Sections that only `ludus batch` uses."""
@@ -115,5 +117,5 @@ def _list_changeable() -> Iterator[str]:
             yield from (f"{section}.{name}" for name in getattr(option.cls, "may_change", ()))
 
 
-MAY_CHANGE = frozenset({"budget", "engine", "gateway", *WEIGHTS, *_list_changeable()})
+MAY_CHANGE = frozenset({"budget", "engine", "gateway", "claim", "claim_model", *WEIGHTS, *_list_changeable()})
 """Settings that may change when a run is resumed. They decide how fast and how far it goes, not its results."""

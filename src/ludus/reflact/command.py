@@ -9,6 +9,7 @@ to. A resumed run in which one of these has changed is refused, like one with ot
 """
 
 import asyncio
+import dataclasses
 import json
 import shlex
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -23,13 +24,14 @@ from ludus.command.settings import refuse_batch_settings
 from ludus.command.terminal import format_count, format_money, print_notice
 from ludus.config import Config
 from ludus.config.build_agent import build_env
-from ludus.config.build_models import build_models
+from ludus.config.build_models import build_claim_model, build_models
 from ludus.config.build_training import build_proposer, build_rule, build_train_settings, has_optimizer
-from ludus.config.tree import TRAINING, WEIGHTS, SameSettings
+from ludus.config.tree import TRAINING, WEIGHTS, NoModelSettings, SameSettings
 from ludus.errors import ConfigError, ModelError
 from ludus.models import Model
 from ludus.models.ledger import Ledger, LedgerReserve
 from ludus.policy import Policy
+from ludus.reflact.claim_arms import sum_training
 from ludus.reflact.estimate_command import print_dry_run, simulate_run
 from ludus.reflact.gate import Gate
 from ludus.reflact.journal import StageProgress, Watch
@@ -44,7 +46,7 @@ from ludus.reflact.split_hints import list_split_hints
 from ludus.reflact.splits import load_splits
 from ludus.reflact.train_settings import TrainSettings
 from ludus.reflact.trainer import train
-from ludus.reflact.training_run import Resources, check_fit
+from ludus.reflact.training_run import ClaimPlan, Resources, check_fit
 from ludus.reflact.training_tables import TrainingBar, print_training
 from ludus.run import Run, RunKind
 from ludus.run_info import REPORT
@@ -75,11 +77,14 @@ TRAIN = RunKind(
 class TrainArguments(RunArguments):
     dry_run: bool
     recipe: str
+    claim: bool
 
 
 def run(arguments: TrainArguments) -> int:
     if arguments.recipe:
         arguments.flags = [*arguments.flags, ("train.recipe", arguments.recipe)]
+    if arguments.claim:
+        arguments.flags = [*arguments.flags, ("claim.enabled", "true")]
     return run_command(arguments, begin, "ludus train gsm8k")
 
 
@@ -98,11 +103,23 @@ def make_plan(config: Config) -> Plan:
     _refuse_other_settings(config)
     env = build_env(config)
     settings = build_train_settings(config)
-    splits = load_splits(env, config.data)
+    splits = load_splits(env, config.data, config.claim.kinds, config.claim.split)
     prompts = Prompts.load(Path(config.train.prompts) if config.train.prompts else None, env.name)
     proposer = find_own_proposer(env) or build_proposer(config.train)
     check_fit(settings, splits, proposer, has_optimizer(config))
-    return Plan(env, splits, settings, proposer, prompts, build_rule(config.train))
+    claim = _plan_claim(config) if config.claim.enabled else None
+    return Plan(env, splits, settings, proposer, prompts, build_rule(config.train), claim)
+
+
+def _plan_claim(config: Config) -> ClaimPlan:
+    """The arms of the claim that the settings ask for."""
+    claim = config.claim
+    if not config.train.test:
+        raise ConfigError("claim.enabled: the arms are compared on the test tasks, so train.test must be true")
+    if not isinstance(config.claim_model, NoModelSettings) and config.engine.type != "local":
+        raise ConfigError(f"claim_model: engine.type {config.engine.type} runs one model: use --engine.type local")
+    names = [f"kind {', '.join(claim.kinds)}" if claim.kinds else "", f"split {claim.split}" if claim.split else ""]
+    return ClaimPlan(claim.best_of, claim.rollouts, " and ".join(filter(None, names)))
 
 
 INSTEAD = {
@@ -118,6 +135,8 @@ INSTEAD = {
 def _refuse_other_settings(config: Config) -> None:
     """Raise `ConfigError` for settings that other commands use."""
     refuse_batch_settings(config, "to train", INSTEAD)
+    if not config.claim.enabled and not isinstance(config.claim_model, NoModelSettings):
+        raise ConfigError("claim_model: it is used to compare the claim of a run: add --claim")
     if config.tools.distribution:
         raise ConfigError(
             "tools.distribution samples toolsets at random, which training cannot: name them (tools.enabled)"
@@ -153,6 +172,7 @@ class TrainingWork(RunWork):
 
     kind = TRAIN
     optimizer: Model | None = None
+    claim_model: Model | None = None
 
     def __init__(self, config: Config, plan: Plan, arguments: TrainArguments) -> None:
         self.config, self.plan, self.env = config, plan, plan.env
@@ -163,6 +183,9 @@ class TrainingWork(RunWork):
         model, self.optimizer = build_models(config, ledger, print_notice)
         if self.optimizer is not None and not isinstance(config.optimizer, SameSettings):
             stack.push_async_callback(self.optimizer.close)
+        self.claim_model = build_claim_model(config, ledger, print_notice)
+        if self.claim_model is not None:
+            stack.push_async_callback(self.claim_model.close)
         return model
 
     def prepare(self, policy: Policy) -> Mapping[str, str]:
@@ -182,11 +205,11 @@ class TrainingWork(RunWork):
             async with aclosing(self._start_training(run, on_progress)) as records:
                 async for record in records:
                     recorder.add(record)
-                    is_known = len(recorder.records) <= recorder.known
+                    is_known = recorder.taken <= recorder.known
                     bar.record(record, quiet=is_known)
                     if not is_known:
                         run.trackers.log(list_record_values(record), record.state.step)
-        return bool(recorder.records) and isinstance(recorder.records[-1], Summary)
+        return bool(recorder.records) and _is_complete(recorder.records[-1], self.plan.claim)
 
     def _start_training(self, run: Run, on_progress: Watch) -> AsyncGenerator[Record, None]:
         config, plan = self.config, self.plan
@@ -205,6 +228,7 @@ class TrainingWork(RunWork):
                 rollouts=config.budget.rollouts,
                 reserve=LedgerReserve(run.ledger),
                 tested_before=find_tested_skills(run.directory.path, plan.splits.test.digest),
+                claim=plan.claim and dataclasses.replace(plan.claim, model=self.claim_model),
             ),
         )
 
@@ -224,6 +248,11 @@ class TrainingWork(RunWork):
         return RunResult(
             _describe_records(records), lambda out: _print_result(records, gate, out, suspects), failed=bool(useless)
         )
+
+
+def _is_complete(last: Record, claim: ClaimPlan | None) -> bool:
+    """Whether a run whose last record this is has nothing left to do."""
+    return isinstance(last, Summary) and (claim is None or last.arms is not None)
 
 
 class _NoBar:
@@ -283,6 +312,8 @@ def _print_result(records: Sequence[Record], gate: Gate, out: Path, suspects: Su
     last = records[-1] if records else None
     if isinstance(last, Summary) and last.ended_early:
         print_notice(f"training ended early, so that shipping and test fit into the budget: {last.ended_early}")
+    if isinstance(last, Summary) and (words := suggest_claim(last, out)):
+        print_notice(words)
     print(f"\n{out}\n  ludus show {shlex.quote(str(out))}   the steps again; add a task id for a transcript")
     shown = {
         files.BEST: "the skill that is shipped",
@@ -294,11 +325,23 @@ def _print_result(records: Sequence[Record], gate: Gate, out: Path, suspects: Su
             print(f"  {(out / name).resolve().as_uri() if name.endswith('.html') else out / name}   {words}")
 
 
+def suggest_claim(summary: Summary, out: Path) -> str:
+    """How to find out whether a better skill is worth its rollouts, if that was not measured; else nothing."""
+    if summary.arms is not None or summary.claim is None or not summary.claim.is_better:
+        return ""
+    rollouts, _ = sum_training(summary.spent)
+    return (
+        f"not compared yet: what the same {rollouts} rollouts bring as samples of the initial skill. It takes as many "
+        f"again: ludus train --resume --claim --out {shlex.quote(str(out))}"
+    )
+
+
 COMMAND = Command(
     run,
     "ludus train gsm8k --dry-run        # estimate the cost\n"
     "ludus train gsm8k --data.pool train,test --data.ratio 1:1:1 --out runs/skill\n"
-    "ludus train --resume --out runs/skill",
+    "ludus train --resume --out runs/skill\n"
+    "ludus train --resume --claim --out runs/skill        # is it worth more than sampling the initial skill again?",
     (
         *RUN_TAKES,
         ENGINE,
@@ -307,6 +350,12 @@ COMMAND = Command(
             metavar="NAME",
             default="",
             help="how to learn: ledger (evidence for each line) or reflact (a gate for each candidate)",
+        ),
+        make_argument(
+            "--claim",
+            action="store_true",
+            help="also measure what the same rollouts bring as samples of the initial skill, and where it was not "
+            "trained (claim.kinds, claim.split, claim_model); also for a finished run, with --resume",
         ),
         make_argument("--dry-run", action="store_true", help="estimate calls, tokens and cost, and stop"),
     ),

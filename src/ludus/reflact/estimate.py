@@ -32,9 +32,12 @@ from ludus.reflact.splits import Splits
 from ludus.reflact.stand_ins import Assumptions, StandInRunner, StandInStore, StandInWorld
 from ludus.reflact.train_settings import TrainSettings
 from ludus.reflact.trainer import run_parts
-from ludus.reflact.training_run import Resources, get_initial_skill, start_run
+from ludus.reflact.training_run import ClaimPlan, Resources, get_initial_skill, start_run
 from ludus.runner import Runner
 from ludus.types import Usage
+
+CLAIM_MODEL = "claim_model"
+"""The role of the model that the skill is not trained with, in an estimate."""
 
 
 class LikelyRange(NamedTuple):
@@ -94,6 +97,7 @@ class PlannedRun:
     has_optimizer: bool = True
     rollouts: int | None = None
     """The limit of the budget."""
+    claim: ClaimPlan | None = None
 
 
 async def estimate(
@@ -119,6 +123,7 @@ def _make_line(role: str, stage: str, costs: Sequence[StageCost | None], earlier
     """The line of one stage, from its costs in several runs, the likely one first."""
     counts = [cost.calls if cost else 0 for cost in costs]
     known = earlier.average_usage(role, stage)
+    role = CLAIM_MODEL if stage == "other_model" else role  # it has a price of its own
     each = known or next(_average_usage(cost) for cost in costs if cost)
     return EstimateLine(role, stage, LikelyRange(min(counts), counts[0], max(counts)), each, known is not None)
 
@@ -140,8 +145,8 @@ async def simulate(planned: PlannedRun, assumed: Assumptions = Assumptions(), *,
         proposer=Analysts(),
         prompts=planned.prompts,
         rule=planned.make_rule(),
-        resources=Resources(rollouts=planned.rollouts),
+        resources=Resources(rollouts=planned.rollouts, claim=planned.claim),
     )
     run = dataclasses.replace(run, runner=StandInRunner(**vars(run.runner), world=world))
-    (summary,) = [record async for record in run_parts(run, initial) if isinstance(record, Summary)]
+    *_, summary = [record async for record in run_parts(run, initial) if isinstance(record, Summary)]
     return summary

@@ -4,6 +4,7 @@ The estimate is that of `ludus.reflact.estimate`. Its input is what calls took i
 else the sizes of prompts and tools, as far as they are known without a run.
 """
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -15,18 +16,20 @@ from ludus.config.build_agent import build_policy
 from ludus.config.build_models import build_ledger, build_models, build_vision
 from ludus.config.build_tools import open_registry
 from ludus.config.build_training import build_rule, has_optimizer
-from ludus.config.tree import SameSettings
+from ludus.config.tree import NoModelSettings, SameSettings
 from ludus.encoding import to_json
 from ludus.env import Env
+from ludus.models.no_model import NoModel
 from ludus.models.server import Price, ServerSettings
 from ludus.models.token_estimate import estimate_prompt, estimate_text
 from ludus.policy import Policy
 from ludus.reflact.earlier_runs import EarlierRun, find_earlier_run
-from ludus.reflact.estimate import Estimate, LikelyRange, PlannedRun, estimate, simulate
+from ludus.reflact.estimate import CLAIM_MODEL, Estimate, LikelyRange, PlannedRun, estimate, simulate
 from ludus.reflact.plan import Plan
 from ludus.reflact.records import Summary
 from ludus.reflact.splits import Sizes
 from ludus.reflact.stand_ins import Assumptions
+from ludus.reflact.training_run import ClaimPlan
 from ludus.reflact.training_tables import print_estimate
 from ludus.tools.toolsets import make_tools
 from ludus.types import Message, ToolSpec
@@ -46,18 +49,24 @@ async def print_dry_run(config: Config, plan: Plan, *, as_json: bool) -> None:
             if optimizer is not None and not isinstance(config.optimizer, SameSettings):
                 await optimizer.close()
     sizes, before = plan.sizes, _find_earlier(config)
+    held = f", {len(plan.splits.held_out)} tasks held out" if len(plan.splits.held_out) else ""
     assumed = _make_assumptions(config, plan, policy, before)
     guess = await estimate(_make_planned(config, plan, policy), assumed, before)
-    dollars = {role: guess.compute_dollars(role, _find_price(config, role)) for role in ("agent", "optimizer")}
+    roles = ("agent", "optimizer", CLAIM_MODEL)
+    dollars = {role: guess.compute_dollars(role, _find_price(config, role)) for role in roles}
     if as_json:
         print(json.dumps(_to_json(guess, sizes, assumed, before, dollars)))
         return
-    print(f"{sizes.train} train, {sizes.selection} selection and {sizes.test} test tasks; {guess.steps} steps\n")
+    print(f"{sizes.train} train, {sizes.selection} selection and {sizes.test} test tasks{held}; {guess.steps} steps\n")
     print_estimate(guess, dollars)
     print(
         "\nCalls are the agent's rollouts and the optimizer's replies if the proposals prevent half of the failures; "
         f"between: none or all of them. Retries come on top. {_explain(guess, assumed, before)}"
     )
+    if plan.claim is None:
+        print(
+            "With --claim, the run takes as many rollouts as training and shipping again, for the arm of equal budget."
+        )
     if not any(cost.most for cost in dollars.values()):
         print("no prices: set model.price and optimizer.price (dollars per million tokens) to see the cost.")
 
@@ -84,7 +93,15 @@ def _make_planned(config: Config, plan: Plan, policy: Policy) -> PlannedRun:
         make_rule=lambda: build_rule(config.train),
         has_optimizer=has_optimizer(config),
         rollouts=config.budget.rollouts,
+        claim=_plan_claim(config, plan),
     )
+
+
+def _plan_claim(config: Config, plan: Plan) -> ClaimPlan | None:
+    """The arms of the claim, with a model that is only a name."""
+    if plan.claim is None or isinstance(config.claim_model, NoModelSettings):
+        return plan.claim
+    return dataclasses.replace(plan.claim, model=NoModel("claim_model"))
 
 
 def _find_earlier(config: Config) -> EarlierRun:
@@ -130,8 +147,8 @@ def _list_tools(env: Env, policy: Policy) -> tuple[ToolSpec, ...]:
 
 
 def _find_price(config: Config, role: str) -> Price:
-    same = role == "agent" or isinstance(config.optimizer, SameSettings)
-    model = config.model if same else config.optimizer
+    same = role == "agent" or (role == "optimizer" and isinstance(config.optimizer, SameSettings))
+    model = config.model if same else config.claim_model if role == CLAIM_MODEL else config.optimizer
     return model.price if isinstance(model, ServerSettings) else Price()
 
 

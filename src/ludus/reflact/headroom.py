@@ -119,6 +119,20 @@ def judge_outlook(found: Headroom) -> Outlook:
     return "too_noisy" if found.smallest_effect > found.room else "promising"
 
 
+def explain_words(found: Headroom) -> str:
+    """Why the training of a skill is worth it, or not, as a part of a sentence."""
+    room = f"{100 * found.room:.0f}"
+    match judge_outlook(found):
+        case "out_of_reach":
+            return "knowledge in the instructions hardly helps this agent"
+        case "no_room":
+            return f"a skill has at most {room} points left"
+        case "too_noisy":
+            return f"a skill could bring up to {room} points, but this selection split could not show them"
+        case "promising":
+            return f"a skill could bring up to {room} points"
+
+
 def advise(found: Headroom) -> str:
     """One sentence on whether training is worth it."""
     score, room = f"{found.score:.0%}", f"{100 * found.room:.0f}"

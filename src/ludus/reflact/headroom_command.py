@@ -1,11 +1,12 @@
-"""`ludus headroom`: measure before training whether it is worth it.
+"""`ludus headroom`: measure before training whether it is worth it, and which of the two is: words or weights.
 
 The initial skill runs twice on the selection split, and some train tasks run with their reference as a hint. The run
 directory keeps the rollouts, so a run that was stopped is resumed. The test split stays sealed.
 """
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -24,15 +25,24 @@ from ludus.reflact.command import make_plan
 from ludus.reflact.earlier_runs import EarlierRun
 from ludus.reflact.estimate import Estimate
 from ludus.reflact.estimate_command import estimate_run
-from ludus.reflact.headroom import Headroom, add_hint, advise, assess, judge_outlook, list_hinted
+from ludus.reflact.headroom import Headroom, add_hint, advise, assess, explain_words, judge_outlook, list_hinted
 from ludus.reflact.headroom_table import REPORT, print_headroom
 from ludus.reflact.journal import Journal, StageProgress
 from ludus.reflact.measure import Outage, SkillRunner, Stopped, Trial, make_measure
 from ludus.reflact.plan import Plan, hash_content
 from ludus.reflact.training_run import get_initial_skill
 from ludus.reflact.training_tables import TrainingBar
+from ludus.reflact.weights_outlook import (
+    RlPlanSizes,
+    TaskTally,
+    WeightsOutlook,
+    advise_weights,
+    choose_advice,
+    foresee_weights,
+)
 from ludus.run import Run, RunKind
 from ludus.run_info import note_planned
+from ludus.types import Rollout
 
 
 class NothingMeasured(LudusError):
@@ -82,15 +92,22 @@ class HeadroomWork(RunWork):
         runner = SkillRunner(run.runner, run.policy, journal)
         with bar or nullcontext():
             try:
-                found = await measure_headroom(runner, self.plan, self.hints)
+                found, rollouts = await measure_headroom(runner, self.plan, self.hints)
             except Stopped:
                 return False
         if found is None:
             raise NothingMeasured("no selection task has a score in both runs: look at the failed rollouts")
         before = EarlierRun(str(run.directory.path), journal.sum_costs(), 1.0 - found.score)
-        self.result = describe_headroom(found, await estimate_run(self.config, self.plan, run.policy, before))
+        weights = self._foresee_weights(rollouts)
+        self.result = describe_headroom(found, await estimate_run(self.config, self.plan, run.policy, before), weights)
         run.directory.write(REPORT, msgspec.json.format(to_json(self.result), indent=2) + b"\n")
         return True
+
+    def _foresee_weights(self, rollouts: Sequence[Rollout]) -> WeightsOutlook | None:
+        """What RL with the settings of `rl` would need, from the rollouts of the initial skill."""
+        rl = self.config.rl
+        tokens = sum(rollout.usage.tokens for rollout in rollouts) / max(1, len(rollouts))
+        return foresee_weights(tally_tasks(rollouts), RlPlanSizes(rl.steps, rl.groups, rl.group_size), tokens)
 
     def _count_rollouts(self) -> int:
         plan = self.plan
@@ -102,8 +119,19 @@ class HeadroomWork(RunWork):
         return RunResult({"headroom": result}, lambda out: print_headroom(result, out))
 
 
-async def measure_headroom(runner: SkillRunner, plan: Plan, hints: int) -> Headroom | None:
-    """Run the initial skill twice on the selection split, and train tasks without and with a hint, side by side."""
+def tally_tasks(rollouts: Sequence[Rollout]) -> list[TaskTally]:
+    """How many rollouts of each task have a score, and how many passed."""
+    scored, passed = Counter[str](), Counter[str]()
+    for rollout in rollouts:
+        if rollout.score is not None:
+            scored[rollout.task.id] += 1
+            passed[rollout.task.id] += rollout.score.passed
+    return [TaskTally(count, passed[task]) for task, count in scored.items()]
+
+
+async def measure_headroom(runner: SkillRunner, plan: Plan, hints: int) -> tuple[Headroom | None, Sequence[Rollout]]:
+    """Run the initial skill twice on the selection split, and train tasks without and with a hint, side by side.
+    Returns the rollouts of the selection split too."""
     skill, settings = get_initial_skill(runner.policy), plan.settings
     size = settings.selection_replicates
     tasks = plan.selection
@@ -116,17 +144,30 @@ async def measure_headroom(runner: SkillRunner, plan: Plan, hints: int) -> Headr
     hinting = [Trial(add_hint(skill, task), task, settings.seed) for task in hinted]
     rollouts = iter(await runner.run_trials([*arms[0], *arms[1], *plain, *hinting], "headroom"))
     first, second, unhinted, with_hint = ([next(rollouts) for _ in part] for part in (*arms, plain, hinting))
-    return assess(make_measure(skill, first), make_measure(skill, second), with_hint, unhinted)
+    found = assess(make_measure(skill, first), make_measure(skill, second), with_hint, unhinted)
+    return found, [*first, *second]
 
 
-def describe_headroom(found: Headroom, guess: Estimate) -> dict[str, Any]:
-    """The report as plain values: the numbers, the outlook, the sentence, and what a training run would take."""
+def describe_headroom(found: Headroom, guess: Estimate, weights: WeightsOutlook | None) -> dict[str, Any]:
+    """The report as plain values: the numbers, the outlook, the sentences, and what a training run of the skill and one
+    of the weights would take."""
     cost = {
         role: {"calls": guess.count_calls(role).likely, "tokens": guess.count_tokens(role).likely}
         for role in ("agent", "optimizer")
     }
     numbers = json.loads(to_json(found))
-    return {**numbers, "room": found.room, "outlook": judge_outlook(found), "advice": advise(found), "training": cost}
+    outlook = judge_outlook(found)
+    words = outlook == "promising"
+    return {
+        **numbers,
+        "room": found.room,
+        "outlook": outlook,
+        "advice": advise(found),
+        "training": cost,
+        "weights": json.loads(to_json(weights)),
+        "choice": choose_advice(words, weights),
+        "choice_advice": advise_weights(words, explain_words(found), weights),
+    }
 
 
 COMMAND = Command(
@@ -145,6 +186,7 @@ COMMAND = Command(
         ),
     ),
     HeadroomArguments,
-    "settings: those of ludus train (list them: ludus config; explained in docs/skill-training.md)",
-    ROLLOUTS | TRAINING | {"engine", "budget.rollouts"},
+    "settings: those of ludus train (list them: ludus config; explained in docs/skill-training.md), and the size of an "
+    "RL run to compare with: --rl.steps 60 --rl.groups 12 --rl.group_size 16",
+    ROLLOUTS | TRAINING | {"engine", "budget.rollouts", "rl.steps", "rl.groups", "rl.group_size"},
 )

@@ -10,6 +10,10 @@ from ludus.command.terminal import format_count, make_console, make_facts_table,
 from ludus.errors import StoreError
 
 REPORT = "headroom.json"
+_LIMITS = (
+    "RL: estimated from few rollouts of each task, as if pass rates had a beta distribution; it needs weights that you "
+    "can train. What is within reach is not promised."
+)
 
 
 def print_headroom(found: Mapping[str, Any] | None, out: Path) -> None:
@@ -22,6 +26,9 @@ def print_headroom(found: Mapping[str, Any] | None, out: Path) -> None:
         table.add_row(name, make_text(words))
     console.print(table)
     console.print(make_text(f"\n{found['advice']}", "bold"), soft_wrap=True)
+    if found.get("choice_advice"):  # reports of earlier versions have none
+        console.print(make_text(f"\n{found['choice_advice']}", "bold"), soft_wrap=True)
+        console.print(make_text(f"{_LIMITS}", "dim"), soft_wrap=True)
     console.print(make_text(f"\n{out}   ludus show {shlex.quote(str(out))} TASK prints a transcript", "dim"))
 
 
@@ -65,3 +72,13 @@ def _list_numbers(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     agent, optimizer = cost["agent"], cost["optimizer"]
     calls = f"{agent['calls']} rollouts ({format_count(agent['tokens'])} tokens)"
     yield "a training run", f"{calls}, {optimizer['calls']} replies of the optimizer"
+    if weights := found.get("weights"):
+        groups = f"{weights['groups']} groups of {weights['group_size']}"
+        yield (
+            "within reach of RL",
+            f"{weights['reach']:.0%}: tasks that a group of {weights['group_size']} passes at times",
+        )
+        yield "groups with spread", f"{weights['spread']:.0%}; RL learns nothing from the others"
+        tokens = f"{format_count(weights['tokens'])} tokens"
+        each = f"{format_count(weights['update_tokens'])} of them learned from in an update"
+        yield "an RL run", f"{weights['rollouts']} rollouts ({weights['steps']} × {groups}), {tokens}, {each}"

@@ -13,7 +13,7 @@ from ludus.reflact.proposers import BringsProposer, Proposer
 from ludus.reflact.report.run_files import SkillHead
 from ludus.reflact.splits import Sizes, Splits, choose_selection
 from ludus.reflact.train_settings import TrainSettings
-from ludus.reflact.training_run import get_initial_skill
+from ludus.reflact.training_run import ClaimPlan, get_initial_skill
 from ludus.skill import make_name
 from ludus.types import Task
 
@@ -29,6 +29,8 @@ class Plan:
     prompts: Prompts
     rule: Rule | None = None
     """A gate rule of the user's own."""
+    claim: ClaimPlan | None = None
+    """What the claim is compared with, without the other model, which is opened with the run."""
 
     @property
     def sizes(self) -> Sizes:

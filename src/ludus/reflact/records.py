@@ -380,7 +380,8 @@ class Claim(Struct, frozen=True, kw_only=True):
 
     sentence: str
     gain: bool
-    """Whether a new skill is shipped and its difference can be told from chance."""
+    """Whether this may be called a gain: a new skill is shipped, its difference can be told from chance, and what the
+    same rollouts bring as samples of the initial skill was measured beside it (`Summary.arms`)."""
     difference: float | None = None
     """The mean difference to the initial skill, from -1 to 1; None if nothing was tested."""
     interval: Interval | None = None
@@ -392,6 +393,69 @@ class Claim(Struct, frozen=True, kw_only=True):
     """A hash of the test split."""
     test_uses: int = 0
     """How many skills were tested on this test split for a claim, this one included, as far as is known."""
+
+    @property
+    def is_better(self) -> bool:
+        """Whether a new skill is shipped that does better on the test tasks than can be told from chance."""
+        return self.interval is not None and self.interval.low > 0
+
+
+class BestOfArm(Struct, frozen=True, kw_only=True):
+    """The initial skill, sampled several times for each test task, with the verifier choosing: what the rollouts of
+    training bring without any training."""
+
+    samples: int
+    """For each task."""
+    matched: int
+    """The samples for each test task that take at least as many rollouts as training and shipping took."""
+    tasks: int
+    """Test tasks with so many scored samples."""
+    excluded: int = 0
+    """Test tasks that are left out because samples of theirs have no score."""
+    passed: float | None
+    """The share of tasks of which at least one sample passes; None without a task."""
+    interval: Interval | None
+    pass_at: Mapping[int, float]
+    """The same for fewer samples, without bias: 1, 2, 4, …"""
+    lead: float | None
+    """The shipped skill with one try, less this arm: the mean difference over tasks."""
+    lead_interval: Interval | None
+    rollouts: int
+    tokens: int
+
+    @property
+    def is_matched(self) -> bool:
+        """Whether the arm has at least the budget of training."""
+        return self.tasks > 0 and self.samples >= self.matched
+
+
+class TransferArm(Struct, frozen=True, kw_only=True):
+    """Both skills on tasks of another family, or with another model: the paired difference, with one try each."""
+
+    what: str
+    """`tasks` or `model`."""
+    name: str
+    """The kinds or the split of the tasks, or the name of the model."""
+    tasks: int
+    """Tasks with a score under both skills."""
+    initial: float | None
+    shipped: float | None
+    difference: float | None
+    interval: Interval | None
+    rollouts: int
+    tokens: int
+
+
+class ClaimArms(Struct, frozen=True, kw_only=True):
+    """What a claim is compared with (`ludus train --claim`)."""
+
+    sentence: str
+    training_rollouts: int
+    """The rollouts of training and shipping, without the test."""
+    training_tokens: int
+    """What they took, with the optimizer's replies."""
+    best_of: BestOfArm | None = None
+    transfers: tuple[TransferArm, ...] = ()
 
 
 class EpochStats(Struct, frozen=True):
@@ -422,6 +486,8 @@ class Summary(Struct, frozen=True, kw_only=True, tag="summary", tag_field="recor
     claim: Claim | None = None
     """None in runs of earlier versions."""
     shipment: Shipment | None = None
+    arms: ClaimArms | None = None
+    """None if they were not measured (`claim.enabled`)."""
     canaries: CanaryReport | None = None
     """None if the run has no canary items."""
     initial: Product

@@ -34,6 +34,9 @@ STAGE_SPLITS: Mapping[str, SplitName] = {
     "ship": "selection",
     "canary": "selection",
     "test": "test",
+    "best_of": "test",
+    "held_out": "test",
+    "other_model": "test",
 }
 """The split whose tasks a stage runs."""
 
@@ -46,7 +49,7 @@ class Origin(Struct, frozen=True):
 
     split: SplitName
     stage: str
-    """`rollout`, `slow`, `baseline`, `evaluate`, `validate`, `ship`, `canary` or `test`; empty if it is not known."""
+    """A name in `STAGE_SPLITS`; empty if it is not known."""
 
 
 class _StageRecord(Struct, frozen=True):

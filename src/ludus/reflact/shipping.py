@@ -170,10 +170,9 @@ def make_claim(
     skill: Skill, found: PairedStats | None, *, shipped: bool, fresh: bool = True, split: str = "", uses: int = 0
 ) -> Claim:
     """The claim of a run in one plain sentence, and its numbers. `fresh`: the skill was chosen by fresh measures."""
-    gain = shipped and found is not None and found.interval.low > 0
     return Claim(
         sentence=_write_sentence(shipped, found, uses, fresh),
-        gain=gain,
+        gain=False,  # not before it was compared with what the same rollouts bring otherwise
         difference=found.difference if found else None,
         interval=found.interval if found else None,
         tasks=found.tasks if found else 0,
@@ -187,7 +186,7 @@ def _write_sentence(shipped: bool, found: PairedStats | None, uses: int, fresh: 
     if not shipped and not fresh:
         return "no candidate had a higher score on the selection split; the initial skill stays"
     if not shipped:
-        return "no gain that could be told from chance; the initial skill stays"
+        return "no difference that could be told from chance; the initial skill stays"
     if found is None:
         return "a new skill is shipped, but it was not tested: nothing can be claimed"
     words = f"{format_points(found.difference)} points [{format_points(found.interval.low)}, "

@@ -13,7 +13,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from random import Random
@@ -31,6 +31,7 @@ from ludus.skill import Skill
 from ludus.types import Task
 
 T = TypeVar("T")
+HELD_OUT = "held_out"
 Tasks = tuple[Task, ...]
 
 
@@ -82,6 +83,8 @@ class Splits:
     train: Tasks
     selection: Tasks
     test: SealedTasks
+    held_out: SealedTasks = field(default_factory=lambda: SealedTasks(()))
+    """Tasks of another family, on which the skill is measured too (`claim.kinds`, `claim.split`)."""
 
     @classmethod
     def from_tasks(
@@ -90,27 +93,28 @@ class Splits:
         selection: Iterable[Task],
         test: Iterable[Task] = (),
         *,
+        held_out: Iterable[Task] = (),
         overlap: Literal["refuse", "drop"] = "refuse",
     ) -> "Splits":
         """Check the splits: train and selection are not empty, ids are unique in each split, no task is in two splits.
 
         `overlap="drop"` removes a task that is in two splits from the earlier one.
         """
-        parts = {"train": tuple(train), "selection": tuple(selection), "test": tuple(test)}
+        parts = {"train": tuple(train), "selection": tuple(selection), "test": tuple(test), HELD_OUT: tuple(held_out)}
         for name, tasks in parts.items():
             _check_ids(name, tasks)
         parts = _separate(parts, overlap)
         for name in ("train", "selection"):
             if not parts[name]:
-                sizes = ", ".join(f"{n} {len(t)}" for n, t in parts.items())
+                sizes = ", ".join(f"{n} {len(t)}" for n, t in parts.items() if t or n != HELD_OUT)
                 raise ConfigError(
                     f"data: the {name} split is empty ({sizes}). Add tasks to it, or give it a larger share"
                 )
-        return cls(parts["train"], parts["selection"], SealedTasks(parts["test"]))
+        return cls(parts["train"], parts["selection"], SealedTasks(parts["test"]), SealedTasks(parts[HELD_OUT]))
 
     @property
     def digest(self) -> str:
-        """A hash of all three splits."""
+        """A hash of the three splits that decide what is trained and tested."""
         whole = (hash_tasks(self.train), hash_tasks(self.selection), self.test.digest)
         return hashlib.sha256(canonical(whole)).hexdigest()[:16]
 
@@ -155,11 +159,14 @@ def _format_ids(ids: Sequence[str]) -> str:
 # ---- loading --------------------------------------------------------------------------------------------------------
 
 
-def load_splits(env: Env, settings: DataSettings) -> Splits:
-    """Load the splits that the settings describe."""
+def load_splits(env: Env, settings: DataSettings, kinds: Sequence[str] = (), other: str = "") -> Splits:
+    """Load the splits that the settings describe. Tasks of these kinds are held out of them, and so are those of the
+    environment's split `other`."""
+    held: list[Task] = []
     if settings.mode == "ratio":
         pool = [task for name in settings.pool for task in load_tasks(env, name)]
         _check_ids("pool", pool)
+        pool = _hold_out(pool, kinds, held)
         ratio = parse_ratio(settings.ratio) if settings.ratio else choose_ratio(len(pool))
         parts = divide(pool, ratio, settings.seed)
         names = ("train", "selection", "test")
@@ -168,8 +175,29 @@ def load_splits(env: Env, settings: DataSettings) -> Splits:
         parts = tuple(load_tasks(env, name) for name in (settings.train, settings.selection, settings.test))
     else:
         parts = read_folder(Path(settings.folder))
+    if settings.mode != "ratio":
+        parts = tuple(tuple(_hold_out(part, kinds, held)) for part in parts)
+    _check_kinds(kinds, held, parts)
+    held += load_tasks(env, other) if other else ()
     cut = [part[: settings.limit or None] for part in parts]
-    return Splits.from_tasks(*cut, overlap=settings.overlap)
+    held = [_set_split(HELD_OUT, task) for task in held[: settings.limit or None]]
+    return Splits.from_tasks(*cut, held_out=held, overlap=settings.overlap)
+
+
+def _hold_out(tasks: Iterable[Task], kinds: Sequence[str], held: list[Task]) -> list[Task]:
+    """The tasks of other kinds. Those of these kinds are added to `held`."""
+    tasks = list(tasks)
+    held += [task for task in tasks if task.kind in kinds]
+    return [task for task in tasks if task.kind not in kinds]
+
+
+def _check_kinds(kinds: Sequence[str], held: Sequence[Task], parts: Iterable[Iterable[Task]]) -> None:
+    """Raise `ConfigError` for a kind that no task has."""
+    missing = sorted(set(kinds) - {task.kind for task in held})
+    if missing:
+        known = sorted({task.kind for part in (held, *parts) for task in part if task.kind})
+        there = f"the kinds are {', '.join(map(repr, known[:12]))}" if known else "its tasks have no kinds"
+        raise ConfigError(f"claim.kinds: no task is of the kind {missing[0]!r}; {there}")
 
 
 def _set_split(split: str, task: Task) -> Task:
@@ -302,6 +330,11 @@ def derive_slow_seed(seed: int, epoch: int) -> int:
 def derive_ship_seed(seed: int) -> int:
     """The seed of the measurements for shipping. No other part uses it on the selection split."""
     return seed + 7919
+
+
+def derive_claim_seed(seed: int, arm: str) -> int:
+    """The seed of an arm of the claim that runs both skills where they were not trained."""
+    return seed + (104_729 if arm == HELD_OUT else 1_299_709)
 
 
 def derive_step_seed(seed: int, step: int) -> int:

@@ -12,6 +12,7 @@ The recipe `reflact` has six stages and one loop; the recipe `ledger` is in `lud
                           6 evaluate  the gate compares it with the current one on the selection split
         slow update and optimizer memory
     ship: measure candidates afresh, then test the winner on the sealed split
+    claim: if asked for, spend the same rollouts on samples of the initial skill
 
 `train` yields a record of each part when it is finished and keeps nothing else: the caller saves, prints and stops.
 One value, `RunState`, is passed from part to part. Stages that do not depend on each other overlap: an analyst starts
@@ -72,6 +73,7 @@ from ludus.reflact.shipping import (
 from ludus.reflact.splits import FinishedSkills, Splits, TrainBatch, count_epoch_steps, plan_epoch
 from ludus.reflact.stages.appendix import note_lapses
 from ludus.reflact.stages.canaries import watch_canaries
+from ludus.reflact.stages.claim import add_arms, find_arms
 from ludus.reflact.stages.collect import roll_and_reflect
 from ludus.reflact.stages.evaluate import (
     Judgement,
@@ -117,6 +119,7 @@ async def train(
 ) -> AsyncGenerator[Record, None]:
     """Train `policy.skill`. Yields a record of each part; the last one is the `Summary`.
 
+    With a `claim` in the resources, the summary comes a second time, with the arms that the claim is compared with.
     Setting `stop` of the runner's options ends the run before its summary; what is under way is finished and kept.
     `rule` decides about candidates instead of the gate's own rule.
 
@@ -159,7 +162,11 @@ async def run_parts(run: TrainingRun, initial: Skill) -> AsyncGenerator[Record, 
                     raise
                 ended_early = str(error)  # what was kept back is enough for shipping and test
         run.release_reserve()
-        yield await run.load_or_run(Summary, finish, state, ended_early)
+        summary = await run.load_or_run(Summary, finish, state, ended_early)
+        yield summary
+        claimed = await (add_arms(run, summary, run.claim) if run.claim is not None else find_arms(run, summary))
+        if claimed is not None:
+            yield claimed
     except Stopped:
         return
 

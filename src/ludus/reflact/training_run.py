@@ -61,6 +61,27 @@ class Resources:
     """Keeps back what shipping and test will take of the budget."""
     tested_before: frozenset[str] = frozenset()
     """The hashes of skills that other runs have tested on the same test split."""
+    claim: "ClaimPlan | None" = None
+    """What the claim is compared with, after the test."""
+
+
+@dataclass(frozen=True)
+class ClaimPlan:
+    """The arms that are measured beside the skill that is shipped. They decide nothing in training."""
+
+    best_of: int | None = None
+    """Samples of the initial skill for each test task; None: as many as the rollouts of training would be."""
+    rollouts: int | None = None
+    """The most rollouts of all arms."""
+    held_out: str = ""
+    """The name of the tasks that are held out, if there are any."""
+    model: Model | None = None
+    """A model that the skill was not trained with."""
+
+    def count_transfers(self, splits: Splits, settings: TrainSettings) -> int:
+        """The rollouts of the arms beside the samples of the initial skill."""
+        test = min(len(splits.test), settings.test_size or len(splits.test))
+        return 2 * settings.test_replicates * (len(splits.held_out) + (test if self.model is not None else 0))
 
 
 class Reserve(Protocol):
@@ -108,6 +129,8 @@ class TrainingRun:
     """Keeps back what shipping and test will take of the budget."""
     tested_before: frozenset[str] = frozenset()
     """The hashes of skills that other runs have tested on the same test split."""
+    claim: ClaimPlan | None = None
+    """What the claim is compared with, after the test."""
 
     @property
     def selection(self) -> tuple[Task, ...]:
@@ -119,9 +142,17 @@ class TrainingRun:
         return min(self.settings.ledger.batch_size, len(self.splits.train))
 
     def hold_reserve(self, rollouts: int, done: int) -> None:
-        """Keep back what this many rollouts at the end will take of the budget."""
+        """Keep back what this many rollouts at the end will take of the budget, and the arms of the claim: as many as
+        the run took until then."""
         if self.reserve is not None:
-            self.reserve.hold(rollouts, done)
+            self.reserve.hold(rollouts + self._count_arms(done + rollouts - self.test_rollouts), done)
+
+    def _count_arms(self, trained: int) -> int:
+        """The rollouts of the arms, if training and shipping take so many."""
+        if self.claim is None:
+            return 0
+        total = trained + self.claim.count_transfers(self.splits, self.settings)
+        return total if self.claim.rollouts is None else min(total, self.claim.rollouts)
 
     def release_reserve(self) -> None:
         """Training is over: everything may be spent."""
@@ -159,10 +190,14 @@ class TrainingRun:
     ) -> R:
         """The part that follows this state: the stored one, or else the result of `work`, which is then stored."""
         key = compute_part_key(self.identity, kind, state)
+        return await self.load_or_make(key, kind, lambda: work(self, state, *args, **kwargs))
+
+    async def load_or_make(self, key: str, kind: type[R], make: Callable[[], Awaitable[R]]) -> R:
+        """The part with this key: the stored one, or else a new one, which is then stored."""
         body = self.store.get_record(key)
         if body is None:
             self.runner.check_stop()
-            record = await work(self, state, *args, **kwargs)
+            record = await make()
             part = _StoredPart(record, self.journal.close())
             new = to_json(part)
             body = self.store.put_record(key, RECORDS, new)
@@ -235,6 +270,7 @@ def start_run(
         rollouts=resources.rollouts,
         reserve=resources.reserve,
         tested_before=resources.tested_before,
+        claim=resources.claim,
     )
 
 
@@ -297,8 +333,17 @@ class _RecordReader(Protocol):
 
 
 def read_records(store: _RecordReader) -> Iterator[Record]:
-    """Read the finished parts of a run from its store, in order."""
-    return (record for record, _ in read_parts(store))
+    """Read the finished parts of a run from its store, in order. A summary is replaced by the one after it, which has
+    more: the arms of the claim, or further steps."""
+    held: Summary | None = None
+    for record, _ in read_parts(store):
+        if isinstance(record, Summary):
+            held = record
+        else:
+            held = None
+            yield record
+    if held is not None:
+        yield held
 
 
 def read_parts(store: _RecordReader) -> Iterator[tuple[Record, tuple[str, ...]]]:

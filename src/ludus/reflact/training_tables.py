@@ -17,6 +17,7 @@ from ludus.command.terminal import (
 from ludus.control import RunControl
 from ludus.encoding import to_json
 from ludus.reflact.change_list import describe_changes
+from ludus.reflact.claim_table import print_arms
 from ludus.reflact.estimate import Estimate, LikelyRange
 from ludus.reflact.gate import METRICS, Gate, Verdict
 from ludus.reflact.journal import StageProgress
@@ -186,8 +187,9 @@ def print_training(
     last = records[-1]
     if isinstance(last, Summary) and last.claim is not None:
         console.print(
-            make_text(f"{last.claim.sentence}\n", "bold green" if last.claim.gain else "bold"), soft_wrap=True
+            make_text(f"{last.claim.sentence}\n", "bold green" if last.claim.is_better else "bold"), soft_wrap=True
         )
+        print_arms(last, console)
     steps = make_table("step", "epoch", "decision", "candidate", "points", "current", "best", "train", whole=(2,))
     for record in records:
         if isinstance(record, Step):

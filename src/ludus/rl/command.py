@@ -15,23 +15,26 @@ from ludus.arguments import RunArguments, make_argument
 from ludus.batch import load_tasks
 from ludus.command import AGENT, ENGINE, RUN_TAKES, Command
 from ludus.command.run_command import DryRun, RunResult, RunWork, run_command
-from ludus.command.settings import refuse_batch_settings
+from ludus.command.settings import choose_out, refuse_batch_settings
 from ludus.command.terminal import format_duration, print_notice
-from ludus.config import Config
+from ludus.config import Config, to_record
 from ludus.config.build_agent import build_env
 from ludus.config.build_trainer import build_trainer
 from ludus.config.secrets import read_secret
 from ludus.control import RunControl
+from ludus.encoding import to_json
 from ludus.env import Env
 from ludus.errors import ConfigError
 from ludus.models import Model
 from ludus.models.ledger import Ledger, MeteredModel
+from ludus.models.token_estimate import estimate_prompt
 from ludus.policy import Policy
 from ludus.rl.atropos_client import AtroposClient
 from ludus.rl.loop import RlRun, check_settings, run_rl
 from ludus.rl.recorder import CHECKPOINTS, STEPS, SUMMARY, RlRecorder, summarize_steps
 from ludus.rl.records import RlStep, list_step_values
-from ludus.rl.rl_tables import RlBar, describe_step, plot_rewards
+from ludus.rl.rl_estimate import RolloutCost, estimate_cost, find_rollout_cost
+from ludus.rl.rl_tables import RlBar, describe_cost, describe_step, plot_rewards
 from ludus.rl.run_health import find_troubles
 from ludus.rl.server_exchange import ServerExchange
 from ludus.rl.settings import RlSettings
@@ -144,9 +147,13 @@ def _print_dry_run(config: Config, data: RlData, *, as_json: bool) -> None:
     settings = config.rl
     rollouts = estimate_rollouts(settings, len(data.held_out))
     passes = settings.steps * settings.groups / len(data.tasks)
+    each = find_rollout_cost(choose_out(config).parent, to_record(config)) or _assume_cost(config, data)
+    per_update = settings.groups * settings.group_size
+    cost = estimate_cost(rollouts, per_update, each, settings.dollars_per_hour, settings.dollars_per_million)
     if as_json:
         sizes = {"train": len(data.tasks), "held_out": len(data.held_out)}
-        print(json.dumps({"steps": settings.steps, "tasks": sizes, "rollouts": rollouts, "passes": passes}))
+        facts = {"steps": settings.steps, "tasks": sizes, "rollouts": rollouts, "passes": passes}
+        print(json.dumps({**facts, "cost": json.loads(to_json(cost))}))
         return
     mode = f"asynchronous, at most {settings.staleness} updates behind" if settings.staleness else "on-policy"
     print(f"{len(data.tasks)} tasks to train on, {len(data.held_out)} held out; {settings.steps} steps, {mode}")
@@ -154,7 +161,22 @@ def _print_dry_run(config: Config, data: RlData, *, as_json: bool) -> None:
         f"rollouts: {rollouts['train']} to train on ({passes:.1f} passes over the tasks), "
         f"{rollouts['evaluate']} in evaluations"
     )
-    print("Nothing was started. How long it takes depends on the policy: the first step of a run shows its time.")
+    for line in describe_cost(cost):
+        print(line)
+    print("Nothing was started.")
+
+
+def _assume_cost(config: Config, data: RlData) -> RolloutCost:
+    """What a rollout takes as far as it is known without one: the first prompt, and replies as long as they may be."""
+    openings = [estimate_prompt(tuple(data.env.opening(task)), ()) for task in data.tasks[:20]]
+    reply = config.sampling.max_tokens or _REPLY_TOKENS
+    turns = min(config.limits.turns, _TURNS) if data.env.toolsets or type(data.env).tools is not Env.tools else 1
+    first = sum(openings) / max(1, len(openings))
+    return RolloutCost(turns * first + reply * turns * (turns - 1) / 2, turns * reply)
+
+
+_REPLY_TOKENS, _TURNS = 300, 6
+"""The tokens of a reply, where nothing limits them, and the turns of a rollout with tools, at most."""
 
 
 # ---- running --------------------------------------------------------------------------------------------------------
@@ -282,13 +304,15 @@ def _print_result(records: Sequence[RlStep], steps: int, out: Path, suspects: Su
 
 COMMAND = Command(
     run,
-    "ludus rl parcels --dry-run        # how many rollouts it will take\n"
+    "ludus rl parcels --dry-run        # what it will take: rollouts, tokens, time, money\n"
     "ludus rl parcels --rl.steps 60 --run.concurrency 192 --sampling.max_tokens 16 --out runs/rl\n"
     "ludus rl --resume --out runs/rl   # after a stop, a crash or a kill",
     (
         *RUN_TAKES,
         ENGINE,
-        make_argument("--dry-run", action="store_true", help="say how many rollouts the run takes, and stop"),
+        make_argument(
+            "--dry-run", action="store_true", help="say what the run takes (rollouts, tokens, time, money), and stop"
+        ),
         make_argument(
             "--server", metavar="URL", default="", help="a trajectory server through which groups go to the trainer"
         ),

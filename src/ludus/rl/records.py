@@ -33,6 +33,8 @@ class HeldOutScore(Struct, frozen=True, kw_only=True):
     failed: int = 0
     suspects: int | UnsetType = UNSET
     """How many of the rollouts were suspects, if there were any."""
+    rollouts: int | UnsetType = UNSET
+    """All of them, if there were several for each task."""
 
 
 class ConsumedGroup(Struct, frozen=True):
@@ -179,4 +181,5 @@ def measure_held_out(split: str, groups: Sequence[Group]) -> HeldOutScore:
         interval=compute_interval(means),
         failed=sum(len(group.rollouts) - len(group.scored) for group in groups),
         suspects=count_suspects(rollout for group in groups for rollout in group.rollouts) or UNSET,
+        rollouts=rollouts if (rollouts := sum(len(group.rollouts) for group in groups)) > len(groups) else UNSET,
     )

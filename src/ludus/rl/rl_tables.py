@@ -5,10 +5,20 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from ludus.command.terminal import LiveLine, format_count, format_number, make_console, make_text
+from ludus.command.terminal import (
+    LiveLine,
+    format_count,
+    format_duration,
+    format_money,
+    format_number,
+    make_console,
+    make_text,
+)
 from ludus.control import RunControl
 from ludus.encoding import to_json
 from ludus.rl.records import RlStep, encode_step, read_steps
+from ludus.rl.rl_estimate import RlCost
+from ludus.rl.run_health import find_troubles
 from ludus.run_info import read_failure_ledger
 from ludus.stats import describe_failures
 from ludus.store import RunDir
@@ -84,13 +94,29 @@ def format_optional(value: float | None, digits: int = 3) -> str:
     return "none" if value is None else f"{value:.{digits}f}"
 
 
+def describe_cost(cost: RlCost) -> list[str]:
+    """What a run takes, in lines."""
+    prompt, completion = format_count(cost.prompt_tokens), format_count(cost.completion_tokens)
+    update = format_count(cost.update_tokens)
+    each = cost.each
+    lines = [f"tokens: {prompt} in prompts, {completion} sampled; {update} for each update, if all groups are used"]
+    lines.append(f"time: {'not known' if cost.seconds is None else 'about ' + format_duration(cost.seconds)}")
+    priced = "not known: set rl.dollars_per_hour (needs a known time) or rl.dollars_per_million"
+    lines.append(f"money: {priced if cost.dollars is None else 'about ' + format_money(cost.dollars)}")
+    if each.source:
+        return [*lines, f"As in {each.source}: {each.prompt_tokens + each.completion_tokens:.0f} tokens a rollout."]
+    assumed = f"{each.prompt_tokens:.0f} prompt and {each.completion_tokens:.0f} sampled tokens a rollout"
+    return [*lines, f"Assumed: {assumed}, as replies may be that long. After a run here, its figures are used."]
+
+
 def show_rl_run(run: RunDir, *, as_json: bool) -> None:
     """Print an RL run, finished or not, from its store."""
     records = read_steps(run)
     if as_json:
         failures = json.loads(to_json(read_failure_ledger(run)))
         steps = [json.loads(encode_step(record)) for record in records]
-        print(json.dumps({"run": str(run.path), "failures": failures, "records": steps}))
+        facts = {"run": str(run.path), "failures": failures, "records": steps, "troubles": find_troubles(records)}
+        print(json.dumps(facts))
         return
     print_rl(records, run.config["rl"]["steps"])
     if words := describe_failures(read_failure_ledger(run)):
@@ -111,6 +137,9 @@ def print_rl(records: Sequence[RlStep], steps: int, console: "Console | None" = 
         console.print(make_text(describe_step(record, steps)), soft_wrap=True)
     if plot := plot_rewards(records):
         console.print(make_text(f"\n{plot}"), soft_wrap=True)
+    if records[-1].step >= steps:
+        for trouble in find_troubles(records):
+            console.print(make_text(f"\nwarning: {trouble}", "yellow"), soft_wrap=True)
 
 
 def plot_rewards(records: Sequence[RlStep]) -> str:

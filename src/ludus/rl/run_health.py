@@ -17,8 +17,9 @@ def find_troubles(records: Sequence[RlStep]) -> list[str]:
     updates = [record for record in records if record.step]
     if len(updates) < _SOME:
         return []
-    troubles = [_find_no_learning(updates), _find_decline(records) or _find_loss(updates)]
-    return [trouble for trouble in troubles if trouble]
+    if decline := _find_decline(records):
+        return [decline]
+    return [trouble for trouble in (_find_no_learning(updates), _find_loss(updates)) if trouble]
 
 
 def _find_no_learning(updates: Sequence[RlStep]) -> str:
@@ -45,12 +46,18 @@ def _find_decline(records: Sequence[RlStep]) -> str:
     (_, first), (_, last) = held[0], held[-1]
     if first.interval is None or last.interval is None or last.interval.high >= first.interval.low:
         return ""
-    best = find_best_step(records)
-    kept = f" The best score was at step {best.step}." if best is not None and best.step else ""
     return (
-        f"the policy got worse: {last.split} {first.mean:.3f} at first, {last.mean:.3f} in the end.{kept} Lower "
-        "trainer.learning_rate, or set trainer.kl"
+        f"the policy got worse: {last.split} {first.mean:.3f} at first, {last.mean:.3f} in the end. "
+        f"{_describe_best(records)} Lower trainer.learning_rate, or set trainer.kl"
     )
+
+
+def _describe_best(records: Sequence[RlStep]) -> str:
+    """Which weights to use after a decline."""
+    best = find_best_step(records)
+    if best is None or not best.step:
+        return "No checkpoint is better than the weights that it began with: use none of them."
+    return f"The best score was at step {best.step}."
 
 
 def _find_loss(updates: Sequence[RlStep]) -> str:

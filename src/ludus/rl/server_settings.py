@@ -24,8 +24,10 @@ class ApiSettings(Settings, frozen=True):
     """When an accepted group is safe. `system`: it is written to the file; a killed process loses nothing, a power
     failure may lose the last seconds. `disk`: it is flushed to the disk before it is answered, many posts at once."""
     max_staleness: Annotated[int, Meta(ge=0)] | None = None
-    """A group is dropped when its policy is more than this many steps old; default: never. The version is
-    `generation_params.policy_version` of the group, or the step at which it came."""
+    """A group is dropped when its policy is more than this many steps old, and counted; default: never. Slow tasks give
+    old groups, so a limit here trains on fast tasks more often. Limit what is under way instead
+    (`serve.max_batches_offpolicy`). The version is `generation_params.policy_version` of the group, or the step at
+    which it came."""
     body_mb: Count = 256
     """The longest request, also after decompression."""
     backlog_groups: Count = 250_000

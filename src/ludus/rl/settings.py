@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 from ludus.rl.worker_settings import LengthPolicy, PartialPolicy
 from ludus.settings import Settings
-from ludus.types import Count, Whole
+from ludus.types import Count, Positive, Whole
 
 AdvantageScale = Literal["none", "std"]
 
@@ -58,4 +58,12 @@ class RlSettings(Settings, frozen=True):
     token_var: str = ""
     """The NAME of the environment variable that holds the server's bearer token."""
 
-    may_change: ClassVar[tuple[str, ...]] = ("steps", "checkpoint_every", "checkpoints")
+    dollars_per_hour: Positive | None = None
+    """The price of the machine, for `--dry-run`."""
+    dollars_per_million: Positive | None = None
+    """The price of a million tokens, prompts and replies together, for `--dry-run`, as of a service such as Tinker."""
+
+    may_change: ClassVar[tuple[str, ...]] = (
+        "steps", "checkpoint_every", "checkpoints", "dollars_per_hour", "dollars_per_million",
+    )  # fmt: skip
+    added_later: ClassVar[tuple[str, ...]] = ("dollars_per_hour", "dollars_per_million")

@@ -12,6 +12,7 @@ decides it.
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -90,7 +91,8 @@ def make_tiny_policy(folder: Path, recipe: TinyRecipe, tell: Callable[[str], Non
     tools = tuple(tool.spec for tool in make_desks(Task(id="", prompt="")))
     told = _tell_progress("demonstrations", conversations, tell)
     rows = [retokenize(messages, tools, codec)[-1].tokens for messages in told]
-    net, loss = _imitate(rows, recipe, codec.tokenizer.size, tell)
+    with _use_one_thread():
+        net, loss = _imitate(rows, recipe, codec.tokenizer.size, tell)
     save_net(net, folder)
     return loss
 
@@ -162,6 +164,18 @@ def _list_texts(conversations: Sequence[Sequence[Message]]) -> Iterator[str]:
             yield message.content
             yield from (f"[{call.name}" for call in message.calls)
             yield ")]"
+
+
+@contextmanager
+def _use_one_thread() -> Iterator[None]:
+    """Compute in one thread. So small a net gains little by more, and where other work runs, threads that wait for each
+    other took twelve times as long."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 # ---- imitation ------------------------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ def test_the_rules_that_help_are_found_shipped_and_claimed(world: SimpleNamespac
     assert all(world.rule(n) in end.best.skill.text for n in range(3))
     assert end.best.test is not None and end.initial.test is not None
     assert (end.initial.test.overall.hard, end.best.test.overall.hard) == (0.0, 1.0)
-    assert end.claim is not None and end.claim.gain
+    assert end.claim is not None and end.claim.is_better
     assert end.claim.sentence.startswith("+100 points [") and "on 6 test tasks" in end.claim.sentence
     assert {entry.stage for entry in end.spent if entry.role == "agent"} == {"rollout", "ship", "test"}
 
@@ -80,8 +80,8 @@ def test_where_nothing_helps_the_initial_skill_stays(world: SimpleNamespace):
 
     end = get_summary(train(world, optimizer=world.optimizer_model(replies)))
     assert end.best.skill == end.initial.skill
-    assert end.claim is not None and not end.claim.gain
-    assert end.claim.sentence == "no gain that could be told from chance; the initial skill stays"
+    assert end.claim is not None and not end.claim.is_better
+    assert end.claim.sentence == "no difference that could be told from chance; the initial skill stays"
 
 
 def test_every_rollout_has_a_text_of_its_own_and_the_store_knows_its_lines(world: SimpleNamespace):
@@ -192,7 +192,7 @@ def test_items_of_a_proposer_without_a_model_are_lines_that_outcomes_judge(world
     )
     end = get_summary(records)
     assert all(world.rule(n) in end.best.skill.text for n in range(3))
-    assert end.claim is not None and end.claim.gain
+    assert end.claim is not None and end.claim.is_better
     ledger = end.state.ledger
     assert isinstance(ledger, LineLedger)
     assert all(line.by_outcome and not line.tries for line in ledger.lines)

@@ -263,6 +263,25 @@ def test_stale_groups_are_dropped_and_do_not_come(tmp_path):
     run.close()
 
 
+@pytest.mark.parametrize(("limit", "slow"), [(None, 10), (1, 0)])
+def test_slow_tasks_are_delivered_like_fast_ones_unless_old_groups_are_dropped_by_name(
+    tmp_path: Path, limit: int | None, slow: int
+):
+    """Every second task is slow: its group comes three steps after the policy that sampled it, and it pays more."""
+    run = open_run(tmp_path, max_staleness=limit)
+    start(run)
+    taken: list[int] = []
+    for step in range(40):
+        is_slow = step % 2 == 1 and step >= 20
+        version = run.state.step - 3 if is_slow else run.state.step
+        post(run, make_wire_group(4, step if is_slow else 100 + step, generation_params={"policy_version": version}))
+        batch = run.take_batch(float(step))
+        taken += read(batch) if isinstance(batch, Delivery) else []
+    assert (sum(tag < 100 for tag in taken), sum(tag >= 100 for tag in taken)) == (slow, 30)
+    assert run.dropped["stale"] == 10 - slow, "what is dropped is counted"
+    run.close()
+
+
 def test_a_damaged_group_is_left_out_and_counted(tmp_path):
     told: list[str] = []
     run = TrajectoryRun(tmp_path, ApiSettings(), 0.0, told.append)

@@ -102,17 +102,23 @@ class RunRecorder:
         self._lines = list(run.read_lines(STEPS))
         self.known = sum(1 for _ in run.read_records(RECORDS))
         """The number of records in the store, which the run will yield first."""
+        self.taken = 0
+        """The number of records that the run has yielded. A summary with the arms of the claim replaces the one
+        without."""
         self._skills: dict[str, str] = {}
 
     def add(self, record: Record) -> None:
+        self.taken += 1
+        if isinstance(record, Summary) and self.records and isinstance(self.records[-1], Summary):
+            self.records.pop()
         self.records.append(record)
         if isinstance(record, Summary):
             self._run.write(SUMMARY, encode_summary(record, self.records))
         else:
             self._write_line(encode_line(record, self._settings.gate))
-        if len(self.records) >= self.known:
+        if self.taken >= self.known:
             self._drop_lines_after()
-        if isinstance(record, Summary) or len(self.records) >= self.known:  # else the files are newer than this record
+        if isinstance(record, Summary) or self.taken >= self.known:  # else the files are newer than this record
             self._write_skill(BEST, record.state.best.skill)
             self._write_skill(FINAL, record.state.current.skill)
             if (best := _find_best_on_selection(record)) is not None:

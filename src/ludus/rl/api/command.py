@@ -77,6 +77,12 @@ def _announce(url: str, folder: Path, run: TrajectoryRun, settings: ApiSettings,
         + ("Every request needs the header Authorization: Bearer $TOKEN.\n" if token else "")
         + "Ctrl-C stops it: requests that run are finished."
     )
+    if settings.max_staleness is not None:
+        print_notice(
+            f"api.max_staleness {settings.max_staleness}: older groups are dropped. Groups of slow tasks are old more "
+            "often, so fast tasks are trained on more. To bound the age without it, limit what is under way: "
+            "serve.max_batches_offpolicy. What is dropped is counted in /metrics (groups_stale_total)."
+        )
 
 
 COMMAND = Command(
@@ -84,7 +90,7 @@ COMMAND = Command(
     "ludus api                                             # http://127.0.0.1:8000, data in runs/api-<time>\n"
     "ludus api --port 8100 --data runs/api                 # again with the same data: continues there\n"
     "ludus api --host 0.0.0.0 --api.token_var API_TOKEN    # other machines need the token in $API_TOKEN\n"
-    "ludus api --api.max_staleness 4 --api.sync disk       # drop old groups; survive a power failure",
+    "ludus api --api.sync disk                             # survive a power failure",
     (
         make_argument("--host", help="the address to listen on (default 127.0.0.1)"),
         make_argument("--port", help="the port to listen on (default 8000; 0: a free one)"),

@@ -39,20 +39,20 @@ class NothingAudited(LudusError):
 AUDIT = RunKind("audit-skill", sections=TRAINING | WEIGHTS, failures=(Outage, NothingAudited), files={"report": REPORT})
 
 
-class AuditArguments(RunArguments):
+class SkillAuditArguments(RunArguments):
     rollouts: int
 
 
-def run(arguments: AuditArguments) -> int:
-    return run_command(arguments, AuditWork, "ludus audit-skill gsm8k --agent.skill SKILL.md")
+def run(arguments: SkillAuditArguments) -> int:
+    return run_command(arguments, SkillAuditWork, "ludus audit-skill gsm8k --agent.skill SKILL.md")
 
 
-class AuditWork(RunWork):
+class SkillAuditWork(RunWork):
     """Runs the skill without random passages."""
 
     kind = AUDIT
 
-    def __init__(self, config: Config, arguments: AuditArguments) -> None:
+    def __init__(self, config: Config, arguments: SkillAuditArguments) -> None:
         self.config, self.count = config, arguments.rollouts
         self.plan = make_plan(config)
         self.env = self.plan.env
@@ -128,7 +128,7 @@ COMMAND = Command(
             help="how many rollouts are run, each without some passages; default: 800",
         ),
     ),
-    AuditArguments,
+    SkillAuditArguments,
     "settings: those of ludus train (list them: ludus config; explained in docs/skill-training.md)",
     ROLLOUTS | TRAINING | {"engine", "budget.rollouts"},
 )

@@ -182,21 +182,27 @@ def adjust_chances(chances: Sequence[float]) -> list[float]:
 def _judge(
     passage: Passage, readings: Sequence[AuditReading], estimate: Estimate | None, chance: float
 ) -> PassageVerdict:
-    without = sum(passage.id not in reading.present for reading in readings)
     tokens = max(1, len(passage.text) // 4)
-    found = {"id": passage.id, "text": passage.text, "tokens": tokens, "rollouts": without}
-    if estimate is None:
-        words = "Nothing can be told about this passage: it needs more rollouts."
-        return PassageVerdict(**found, effect=None, interval=None, chance=None, verdict="not told", sentence=words)
-    effect, error = estimate
-    interval = Interval(effect - _Z * error, effect + _Z * error)
-    verdict = "not told"
-    if chance < _LEVEL:
-        verdict = "helps" if effect > 0 else "hurts"
-    elif max(-interval.low, interval.high) <= 0.01:
-        verdict = "small"
-    words = describe_effect(effect, interval, verdict, tokens)
-    return PassageVerdict(**found, effect=effect, interval=interval, chance=chance, verdict=verdict, sentence=words)
+    effect, error = estimate or (None, 0.0)
+    interval = None if effect is None else Interval(effect - _Z * error, effect + _Z * error)
+    verdict, words = "not told", "Nothing can be told about this passage: it needs more rollouts."
+    if effect is not None and interval is not None:
+        if chance < _LEVEL:
+            verdict = "helps" if effect > 0 else "hurts"
+        elif max(-interval.low, interval.high) <= 0.01:
+            verdict = "small"
+        words = describe_effect(effect, interval, verdict, tokens)
+    return PassageVerdict(
+        id=passage.id,
+        text=passage.text,
+        tokens=tokens,
+        rollouts=sum(passage.id not in reading.present for reading in readings),
+        effect=effect,
+        interval=interval,
+        chance=None if effect is None else chance,
+        verdict=verdict,
+        sentence=words,
+    )
 
 
 def describe_effect(effect: float, interval: Interval, verdict: str, tokens: int) -> str:

@@ -59,14 +59,14 @@ def update_hazards(hazards: dict[str, Hazard], reading: Reading, lines: Sequence
             hazards[name] = Hazard(hazard.blamed + weights[place] / total, hazard.exposed + 1.0)
 
 
-class Damage(NamedTuple):
+class LineDamage(NamedTuple):
     """The share of rollouts that a line spoils, averaged over kinds, and the variance of that belief."""
 
     mean: float
     variance: float
 
 
-def compute_damage(hazards: Mapping[str, Hazard], line: str, shares: Mapping[str, float]) -> Damage:
+def compute_damage(hazards: Mapping[str, Hazard], line: str, shares: Mapping[str, float]) -> LineDamage:
     """What a line spoils, by its hazards. `shares`: the share of each kind in the tasks seen."""
     mean = variance = 0.0
     for kind, share in shares.items():
@@ -74,4 +74,4 @@ def compute_damage(hazards: Mapping[str, Hazard], line: str, shares: Mapping[str
         blamed, exposed = _LINE.blamed + hazard.blamed, _LINE.exposed + hazard.exposed
         mean += share * (1.0 - math.exp(-max(0.0, blamed / exposed - _USUAL)))
         variance += share * share * blamed / exposed**2
-    return Damage(mean, variance)
+    return LineDamage(mean, variance)

@@ -7,11 +7,11 @@
 | existing suspected | the same as `existing`, but traces blame old lines like any other |
 | deletions | the optimizer proposes to delete old lines that were blamed, and does not name them as suspects |
 | strong | the initial skill has nearly all rules and 4 lines of filler |
-| drift 3, drift 5 | the optimizer has three or five names for a situation and picks one without looking at those it was shown |
+| drift 3, drift 5 | the optimizer has three or five names for a situation and picks one at random |
 | many drift 3, many drift 5 | the same with many rules |
 | many unsuspected | many rules; the analyst names no suspects |
 | harmful unsuspected | the same with 40 % harmful proposals |
-| many misjudged, harmful misjudged | in half of the failures the analyst suspects a line that did nothing, and never one that did it |
+| many misjudged, harmful misjudged | in half of the failures it suspects a line that did nothing |
 | unnamed | the optimizer proposes lines about situations, but does not say which rollouts they spoiled |
 | many unnamed | the same with many rules |
 | again | many rules; the optimizer has one wording of each sort, and proposes lines again that were given up |

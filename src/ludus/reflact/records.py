@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from msgspec import UNSET, Struct, UnsetType, field
 
-from ludus.reflact.gate import Decision, Measure, Verdict, mean
+from ludus.reflact.gate import Decision, Measure, ScoreTally, Verdict, mean
 from ludus.reflact.guards import CanaryReport
 from ludus.reflact.items import Item
 from ludus.reflact.ledger.line_records import LineLedger, LineStep
@@ -190,6 +190,8 @@ class RunState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     spent: tuple[StageCost, ...] = ()
     ledger: LineLedger | UnsetType = UNSET
     """With the recipe `ledger`: what is known about each line. Unset with another recipe."""
+    scores: ScoreTally | UnsetType = UNSET
+    """With the recipe `ledger`: how many train rollouts have graded scores. They decide the metric `auto`."""
 
 
 # ---- what a run yields ----------------------------------------------------------------------------------------------
@@ -359,7 +361,8 @@ class ShipCandidate(Struct, frozen=True, kw_only=True):
     """The number of tasks on which it does better than the initial skill."""
     worse: int
     certainty: float
-    """The probability that it does better on more than half of the tasks on which the two differ."""
+    """The probability that its mean difference is above zero (`ludus.reflact.paired_evidence`). In runs of earlier
+    versions: that it does better on more than half of the tasks on which the two differ."""
 
 
 class Shipment(Struct, frozen=True, kw_only=True):
@@ -373,6 +376,8 @@ class Shipment(Struct, frozen=True, kw_only=True):
     rollouts: int = 0
     fresh: bool = True
     """Whether the measures were made for shipping. If not, they are those that the best skill was chosen for."""
+    metric: str | UnsetType = UNSET
+    """The metric that decided: `hard` (passed), `soft` (score) or `mixed`. Unset in runs of earlier versions."""
 
 
 class Claim(Struct, frozen=True, kw_only=True):
@@ -392,6 +397,9 @@ class Claim(Struct, frozen=True, kw_only=True):
     """A hash of the test split."""
     test_uses: int = 0
     """How many skills were tested on this test split for a claim, this one included, as far as is known."""
+    metric: str | UnsetType = UNSET
+    """What the difference is about: `hard` (passed), `soft` (score) or `mixed`. Unset in runs of earlier versions,
+    which claimed passed tasks."""
 
 
 class EpochStats(Struct, frozen=True):

@@ -400,6 +400,8 @@ class Claim(Struct, frozen=True, kw_only=True):
     metric: str | UnsetType = UNSET
     """What the difference is about: `hard` (passed), `soft` (score) or `mixed`. Unset in runs of earlier versions,
     which claimed passed tasks."""
+    passed: float | None = None
+    """With graded scores: the mean difference in passed tasks."""
 
 
 class EpochStats(Struct, frozen=True):

@@ -223,12 +223,13 @@ def make_claim(
     split: str = "",
     uses: int = 0,
     metric: str = "hard",
+    passed: float | None = None,
 ) -> Claim:
     """The claim of a run in one plain sentence, and its numbers. `fresh`: the skill was chosen by fresh measures.
-    `metric`: what the difference is about."""
+    `metric`: what the difference is about. `passed`: the difference in passed tasks, if that is another one."""
     gain = shipped and found is not None and found.interval.low > 0
     return Claim(
-        sentence=_write_sentence(shipped, found, uses, fresh, metric),
+        sentence=_write_sentence(shipped, found, uses, fresh, metric, passed),
         gain=gain,
         difference=found.difference if found else None,
         interval=found.interval if found else None,
@@ -237,10 +238,12 @@ def make_claim(
         test_split=split,
         test_uses=uses,
         metric=metric,
+        passed=passed,
     )
 
 
-def _write_sentence(shipped: bool, found: PairedStats | None, uses: int, fresh: bool, metric: str) -> str:
+def _write_sentence(shipped: bool, found: PairedStats | None, uses: int, fresh: bool, metric: str, passed: float | None
+) -> str:
     if not shipped and not fresh:
         return "no candidate had a higher score on the selection split; the initial skill stays"
     if not shipped:
@@ -251,6 +254,7 @@ def _write_sentence(shipped: bool, found: PairedStats | None, uses: int, fresh: 
     few = "only " if found.tasks < FEW_TESTS else ""
     words = f"{format_points(found.difference)} points{of} [{format_points(found.interval.low)}, "
     words += f"{format_points(found.interval.high)}] on {few}{found.tasks} test task{'' if found.tasks == 1 else 's'}"
+    words += f" (passed: {format_points(passed)})" if passed else ""
     if found.interval.high < 0:
         words += ": worse than the initial skill"
     elif found.interval.low <= 0:

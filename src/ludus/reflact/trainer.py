@@ -430,6 +430,7 @@ async def finish(run: TrainingRun, state: RunState, ended_early: str = "") -> Su
         split=run.splits.test.digest if tested else "",
         uses=count_test_uses(run, shipped.skill) if tested else 0,
         metric=gate.metric,
+        passed=compare_passed(gate, finished, tested),
     )
     clock.lap("test")
 
@@ -521,6 +522,12 @@ def use_fresh_measure(held: MeasuredSkill, shipment: Shipment) -> MeasuredSkill:
     measures = [shipment.initial, *(each.measure for each in shipment.candidates)]
     fresh = next((measure for measure in measures if measure.skill == held.skill.hash and measure.marks), None)
     return held if fresh is None else replace(held, measure=fresh)
+
+
+def compare_passed(gate: Gate, finished: FinishedSkills, tested: Mapping[Skill, TestResult]) -> float | None:
+    """The difference in passed tasks on the test split, if the metric is another one."""
+    found = None if gate.metric == "hard" else compare_tests(replace(gate, metric="hard"), finished, tested)
+    return found.difference if found else None
 
 
 def compare_tests(gate: Gate, finished: FinishedSkills, tested: Mapping[Skill, TestResult]) -> PairedStats | None:

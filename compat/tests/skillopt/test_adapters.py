@@ -619,12 +619,12 @@ class Guarded(Rules):
 def test_a_file_of_theirs_ships_the_best_on_few_tasks_and_guards_warn(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    """Three tasks are too few to be certain, and each edit looks like a secret: Ludus alone would ship nothing."""
+    """Two tasks are too few to be certain, and each edit looks like a secret: Ludus alone would ship nothing."""
     file.write_text(file.read_text() + GUARDED)
     config = tmp_path / "theirs.yaml"
     config.write_text(
         f"env: {{name: '{file}:Guarded', split_dir: '{tmp_path / 'data'}'}}\n"
-        "train: {num_epochs: 1, batch_size: 3}\nevaluation: {sel_env_num: 3}\n"
+        "train: {num_epochs: 1, batch_size: 3}\nevaluation: {sel_env_num: 2}\n"
     )
     flags = ["train", "--skillopt", str(config), "--optimizer.type", "scripted"]
     flags += ["--optimizer.script", f"{file}:Guarded", "--json"]

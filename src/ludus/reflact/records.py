@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from msgspec import UNSET, Struct, UnsetType, field
 
-from ludus.reflact.gate import Decision, Measure, ScoreTally, Verdict, mean
+from ludus.reflact.gate import Decision, Gate, Measure, ScoreTally, Verdict, mean, project, resolve_metric
 from ludus.reflact.guards import CanaryReport
 from ludus.reflact.items import Item
 from ludus.reflact.ledger.line_records import LineLedger, LineStep
@@ -194,6 +194,11 @@ class RunState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """With the recipe `ledger`: how many train rollouts have graded scores. They decide the metric `auto`."""
 
 
+def find_gate(gate: Gate, state: RunState) -> Gate:
+    """The gate with the metric that a run uses at this point: `auto` depends on the scores so far."""
+    return resolve_metric(gate, state.scores or ScoreTally())
+
+
 # ---- what a run yields ----------------------------------------------------------------------------------------------
 
 
@@ -271,6 +276,11 @@ class Step(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="step", ta
     def hard(self) -> float | None:
         """The share of the step's train rollouts that passed."""
         return pool_scores(self.batches)[1]
+
+    def compute_train_score(self, gate: Gate) -> float | None:
+        """The mean score of the step's train rollouts, by the gate's metric."""
+        _, hard, soft = pool_scores(self.batches)
+        return None if hard is None or soft is None else project(gate, hard, soft)
 
     @property
     def soft(self) -> float | None:

@@ -242,7 +242,8 @@ def make_claim(
     )
 
 
-def _write_sentence(shipped: bool, found: PairedStats | None, uses: int, fresh: bool, metric: str, passed: float | None
+def _write_sentence(
+    shipped: bool, found: PairedStats | None, uses: int, fresh: bool, metric: str, passed: float | None
 ) -> str:
     if not shipped and not fresh:
         return "no candidate had a higher score on the selection split; the initial skill stays"

@@ -33,7 +33,7 @@ from ludus.errors import BudgetExhausted, ConfigError
 from ludus.models import Model
 from ludus.policy import Policy
 from ludus.reflact import step_buffer as buffer
-from ludus.reflact.gate import Gate, Rule, ScoreTally, pair_marks, resolve_metric
+from ludus.reflact.gate import Gate, Rule, pair_marks
 from ludus.reflact.guards import REFUSED_STATUSES
 from ludus.reflact.items import Item
 from ludus.reflact.journal import Clock, open_task_group
@@ -60,6 +60,7 @@ from ludus.reflact.records import (
     UnusableReply,
     add_costs,
     count_rollouts,
+    find_gate,
     make_epoch_stats,
 )
 from ludus.reflact.shipping import (
@@ -412,7 +413,7 @@ async def _write_lessons(run: TrainingRun, state: RunState, pairs: Sequence[Pair
 async def finish(run: TrainingRun, state: RunState, ended_early: str = "") -> Summary:
     """Choose the skill to ship, and test it beside the initial skill and the final one."""
     clock = Clock(run.journal, state.epoch, state.step)
-    gate = resolve_metric(run.settings.gate, state.scores or ScoreTally())
+    gate = find_gate(run.settings.gate, state)
     state, shipment = await choose_shipment(run, state, gate)
     canaries = await watch_canaries(run, state.initial.skill, take_shipped(state, shipment).skill)
     if canaries is not None and canaries.suspicious:

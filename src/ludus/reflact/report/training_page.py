@@ -13,6 +13,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from ludus.reflact.gate import METRICS, Gate, Verdict
 from ludus.reflact.items import Document, Item, describe_item
 from ludus.reflact.records import (
@@ -30,6 +32,7 @@ from ludus.reflact.records import (
     UnusableReply,
     count_exclusions,
     count_suspects,
+    find_gate,
 )
 from ludus.reflact.report.html_tags import Html, el, join_html, make_table
 from ludus.reflact.report.line_cards import render_lines
@@ -52,6 +55,8 @@ def render_page(
     title: str, facts: Mapping[str, str], settings: TrainSettings, records: Sequence[Record], *, linked: bool = False
 ) -> bytes:
     """The page of a run, which may still be going on. With `linked`, it links to the page of trajectories."""
+    if records:
+        settings = replace(settings, gate=find_gate(settings.gate, records[-1].state))
     body = list(_render_body(settings, records, linked))
     return fill_template(title, facts, list(_render_tiles(settings, records)), body)
 
@@ -212,7 +217,7 @@ def _render_products(summary: Summary, gate: Gate) -> Iterable[Html]:
     rows = [_make_product_row(name, product) for name, product in name_products(summary).items()]
     fresh = has_fresh_scores(summary)
     selection = f"selection: {METRICS[gate.metric]}, {'fresh' if fresh else 'biased'}"
-    yield make_table(("skill", "from", selection, "test: passed", "95 %", "test: partial credit"), rows)
+    yield make_table(("skill", "from", selection, "test: passed", "95 %", "test: score"), rows)
     tests = {name: product.test.kinds for name, product in three.items() if product.test is not None}
     sizes = {kind: bucket.tasks for by_kind in tests.values() for kind, bucket in by_kind.items()}
     rows = [

@@ -6,6 +6,7 @@ They are the rule worlds (`rule_world.py`) with other sizes and verifiers, throu
 |---|---|
 | tiny | 8 train and 6 selection tasks, 1,600 rollouts |
 | ten, twenty, forty | a pool of so many tasks, divided and trained by the defaults |
+| harmful twenty | a pool of 20 tasks, and 40 % of the proposals do harm |
 | strong | the initial skill passes nine tasks of ten |
 | judged | a judge grades every reply, with errors, and no grade reaches 1.0 |
 | partial | each cause of trouble halves the score; a reply without any passes |
@@ -22,7 +23,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from random import Random
@@ -187,6 +188,9 @@ def _list_families(easy: rw.Setting, name: str) -> dict[str, Family]:
         "ten": Family(replace(base, name=f"{name}ten"), None, pool=10),
         "twenty": Family(replace(base, name=f"{name}twenty"), None, pool=20),
         "forty": Family(replace(base, name=f"{name}forty"), None, pool=40),
+        "harmful twenty": Family(
+            replace(base, name=f"{name}harmful twenty", quality=(0.3, 0.15, 0.15, 0.4)), None, pool=20
+        ),
         "strong": Family(strong, strong=True),
         "judged": Family(replace(base, name=f"{name}judged"), **judged),
         "judged twenty": Family(replace(base, name=f"{name}judged twenty"), None, pool=20, **judged),
@@ -288,10 +292,10 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     return {**job, **report(world, done), "cpu": time.process_time() - started}
 
 
-def serve(work: Callable[[dict[str, Any]], dict[str, Any]] = run) -> None:
+def serve() -> None:
     """Run the jobs of the standard input, one JSON object per line, and print each result as a line of JSON."""
     for text in sys.stdin:
-        print(json.dumps(work(json.loads(text))), flush=True)
+        print(json.dumps(run(json.loads(text))), flush=True)
 
 
 if __name__ == "__main__":

@@ -624,7 +624,7 @@ def test_a_file_of_theirs_ships_the_best_on_few_tasks_and_guards_warn(
     config = tmp_path / "theirs.yaml"
     config.write_text(
         f"env: {{name: '{file}:Guarded', split_dir: '{tmp_path / 'data'}'}}\n"
-        "train: {num_epochs: 1, batch_size: 3}\nevaluation: {sel_env_num: 2}\n"
+        "train: {num_epochs: 1, batch_size: 3}\nevaluation: {sel_env_num: 3}\n"
     )
     flags = ["train", "--skillopt", str(config), "--optimizer.type", "scripted"]
     flags += ["--optimizer.script", f"{file}:Guarded", "--json"]
@@ -635,14 +635,14 @@ def test_a_file_of_theirs_ships_the_best_on_few_tasks_and_guards_warn(
     assert [summary[name]["test"]["overall"]["hard"] for name in ("initial", "best", "final")] == [0.0, 1.0, 1.0]
     steps = [json.loads(line) for line in (tmp_path / "out" / "steps.jsonl").read_text().splitlines()]
     assert any("looks like a secret" in warning for step in steps for warning in step.get("warnings", ()))
-    certain = ["--train.shipping.rule", "certain", "--out", str(tmp_path / "certain")]
-    assert main([*flags, *certain]) == 0
+    certain = ["--train.shipping.rule", "certain", "--train.selection_size", "2"]
+    assert main([*flags, *certain, "--out", str(tmp_path / "certain")]) == 0
     said = capsys.readouterr()
     assert "the initial skill will stay" in said.err
     assert json.loads(said.out)["summary"]["best"]["origin"] == "initial_skill"
     kept = (tmp_path / "certain" / "best-on-selection" / "SKILL.md").read_text()
     assert "RULE-0" in kept and "RULE-0" not in (tmp_path / "certain" / "best" / "SKILL.md").read_text()
-    assert main([*flags, "--train.shipping.rule", "certain", "--dry-run"]) == 0
+    assert main([*flags, *certain, "--dry-run"]) == 0
     assert "the initial skill will stay" in capsys.readouterr().err
 
 

@@ -184,9 +184,10 @@ def show_training_run(run: RunDir, *, as_json: bool) -> None:
 def find_reached_score(run: RunDir) -> tuple[float | None, str]:
     """What a training run has reached, and where: the shipped skill on the test split, or until then the best skill on
     the selection split."""
-    *_, last = None, *read_records(run)
-    if last is None:
+    records = list(read_records(run))
+    if not records:
         return None, "selection"
+    last = records[-1]
     gate = find_gate(read_train_settings(run).gate, last.state)
     if isinstance(last, Summary) and last.best.test is not None:
         tested = last.best.test.overall
@@ -296,7 +297,8 @@ def _format_test(product: Product | None, gate: Gate) -> str:
     band = f" [{format_number(bucket.interval.low)}, {format_number(bucket.interval.high)}]" if bucket.interval else ""
     failed = f", {product.test.failed} without a score" if product.test.failed else ""
     graded = f"score {_format_optional(bucket.soft)}, passed " if gate.metric == "soft" else ""
-    return f"{graded}{_format_optional(bucket.hard)}{band} of {bucket.tasks} task{'' if bucket.tasks == 1 else 's'}{failed}"
+    tasks = f"{bucket.tasks} task{'' if bucket.tasks == 1 else 's'}"
+    return f"{graded}{_format_optional(bucket.hard)}{band} of {tasks}{failed}"
 
 
 def _format_optional(value: float | None) -> str:

@@ -97,15 +97,26 @@ _GRADED = 0.1
 
 
 class ScoreTally(Struct, frozen=True):
-    """How many scores were seen, and how many of them are between fail and pass."""
+    """The scores that were seen so far."""
 
     graded: int = 0
+    """How many are between fail and pass."""
     scored: int = 0
+    passed: int = 0
+    lowest: float = 1.0
+    highest: float = 0.0
 
     def add(self, scores: Iterable[tuple[bool, float]]) -> "ScoreTally":
         """Count further scores: whether each passed, and its partial credit."""
-        found = [soft != float(passed) for passed, soft in scores]
-        return ScoreTally(self.graded + sum(found), self.scored + len(found))
+        found = list(scores)
+        values = [soft for _, soft in found]
+        return ScoreTally(
+            self.graded + sum(soft != float(passed) for passed, soft in found),
+            self.scored + len(found),
+            self.passed + sum(passed for passed, _ in found),
+            min([self.lowest, *values]),
+            max([self.highest, *values]),
+        )
 
 
 def resolve_metric(gate: Gate, tally: ScoreTally = ScoreTally()) -> Gate:

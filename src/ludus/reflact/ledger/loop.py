@@ -40,7 +40,7 @@ from ludus.reflact.ledger.line_records import (
 )
 from ludus.reflact.ledger.rollout_plan import RolloutPlan, plan_rollouts
 from ludus.reflact.ledger.sampling import drop_own_lines, group_rivals, sample_lines, sample_tasks
-from ludus.reflact.measure import Trial, is_success, read_graded_score, tally_scores
+from ludus.reflact.measure import Trial, choose_success_at, is_success, read_graded_score, tally_scores
 from ludus.reflact.proposers import Proposer, View, check_result
 from ludus.reflact.records import (
     LEDGER_ACTIONS,
@@ -123,6 +123,8 @@ async def take_ledger_step(run: TrainingRun, state: RunState) -> Step:
     clock.lap("rollout")
 
     # 3 read
+    tally = tally_scores(state.scores or ScoreTally(), rollouts)
+    view = use_success_bar(view, tally)
     read = read_rollouts if run.proposer.names_causes else propose_from_outcomes
     readings, reflections = await read(run.proposer, view, ledger, base, samples, rollouts)
     clock.lap("reflect")
@@ -160,9 +162,16 @@ async def take_ledger_step(run: TrainingRun, state: RunState) -> Step:
             current=MeasuredSkill(working, f"step_{number:04d}", number) if changed else state.current,
             spent=add_costs(state.spent, spent),
             ledger=after,
-            scores=tally_scores(state.scores or ScoreTally(), rollouts),
+            scores=tally,
         ),
     )
+
+
+def use_success_bar(view: View, tally: ScoreTally) -> View:
+    """The view with the score from which a rollout is a success, where the scores so far decide it."""
+    settings = view.settings
+    bar = choose_success_at(settings.success_at, settings.gate, tally)
+    return view if bar == settings.success_at else dataclasses.replace(view, settings=replace(settings, success_at=bar))
 
 
 def _add_ledger_notes(initial: Skill, ledger: LineLedger) -> Skill:

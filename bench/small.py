@@ -11,6 +11,7 @@ text which is worse than the initial skill by more than a point.
 """
 
 import argparse
+import hashlib
 import json
 import os
 import subprocess
@@ -40,12 +41,21 @@ Row = dict[str, Any]
 def run_family(family: str, seeds: Sequence[int], held_out: bool) -> list[Row]:
     """The results of all worlds of a family, from one process."""
     jobs = "".join(json.dumps({"family": family, "seed": seed, "held_out": held_out}) + "\n" for seed in seeds)
-    command = ["nice", sys.executable, str(ROOT / "bench" / "peers" / "small_worlds.py")]
+    command = [sys.executable, str(ROOT / "bench" / "peers" / "small_worlds.py")]
     env = {**os.environ, "PYTHONHASHSEED": "0"}
     done = subprocess.run(command, input=jobs, capture_output=True, text=True, timeout=1800, env=env)
     if done.returncode:
         raise SystemExit(f"{family}: exit {done.returncode}\n{done.stderr.strip()[-3000:]}")
     return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def hash_code() -> str:
+    """A hash of the code that decides the results."""
+    files = [
+        *sorted((ROOT / "src" / "ludus" / "reflact").rglob("*.py")),
+        *sorted((ROOT / "bench" / "peers").glob("*.py")),
+    ]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
 
 
 def render_rows(results: dict[str, list[Row]]) -> str:
@@ -106,19 +116,28 @@ def main() -> int:
     parser.add_argument("--development", action="store_true", help="development worlds, no targets")
     parser.add_argument("--docs", action="store_true", help=f"write the table into {PAGE.relative_to(ROOT)}")
     parser.add_argument("--families", help="only these: 'tiny; filler tiny'")
-    parser.add_argument("--results", type=Path, help="also write the results as JSON into this file")
+    parser.add_argument(
+        "--results", type=Path, help="keep finished families in this file, and use those that are in it"
+    )
     arguments = parser.parse_args()
 
     wanted = [part.strip() for part in (arguments.families or "").split(";") if part.strip()]
     families = wanted or [*HELPFUL, *USELESS]
     first = 1000 if arguments.development else 0
+    seeds = range(first, first + arguments.seeds)
+    kept: dict[str, list[Row]] = {}
+    if arguments.results and arguments.results.exists():
+        kept = json.loads(arguments.results.read_text())
     results: dict[str, list[Row]] = {}
     for family in families:
-        results[family] = run_family(family, range(first, first + arguments.seeds), not arguments.development)
+        key = f"{hash_code()} {family} {seeds} {arguments.development}"
+        if key not in kept:
+            kept[key] = run_family(family, seeds, not arguments.development)
+            if arguments.results:
+                arguments.results.write_text(json.dumps(kept))
+        results[family] = kept[key]
         print(f"\r{len(results)} of {len(families)} families ", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
-    if arguments.results:
-        arguments.results.write_text(json.dumps(results))
     worlds = f"{arguments.seeds} {'development' if arguments.development else 'held-out'} worlds per family"
     table = render_rows(results)
     print(f"Few tasks and graded scores: {worlds}, on {describe_machine()}\n\n{table}\n")

@@ -261,7 +261,7 @@ def test_other_settings_are_refused_with_the_difference(ludus: Ludus):
     ludus(*train_words("--out", "run", "--quiet"))
     changes = {
         ("--train.epochs", "3"): "train.epochs: 2 → 3",
-        ("--train.gate.metric", "soft"): 'train.gate.metric: "hard" → "soft"',
+        ("--train.gate.metric", "soft"): 'train.gate.metric: "auto" → "soft"',
         ("--data.seed", "1"): "data.seed: 42 → 1",
         ("--optimizer.name", "other"): 'optimizer.name: "optimizer" → "other"',
         ("--env.size", "12"): "env.size: 18 → 12",

@@ -49,6 +49,6 @@ def test_a_dry_run_for_people(ludus: Ludus):
     server = ["--model.type", "openai", "--model.base_url", "http://127.0.0.1:9/v1", "--model.price.prompt", "1"]
     done = ludus("train", "rules.py", "--data.ratio", "1:1:1", *server, "--model.name", "m", "--dry-run")
     assert done.code == 0, done.err
-    for words in ("6 train, 6 selection and 6 test tasks; 4 steps", "analyst", "$0.", "prevent half of the failures"):
+    for words in ("6 train, 6 selection and 6 test tasks; 33 steps", "analyst", "$0.", "prevent half of the failures"):
         assert words in done.out
     assert "no prices" in ludus(*train_words("--dry-run")).out

@@ -1,5 +1,7 @@
 """The gate: a candidate must be strictly better, on the items that have a score under both skills."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,11 +13,13 @@ from ludus.reflact.gate import (
     Gate,
     Mark,
     Measure,
+    ScoreTally,
     beats,
     compare,
     compute_density,
     judge,
     project,
+    resolve_metric,
     score,
 )
 from ludus.skill import GUIDANCE, Skill
@@ -172,3 +176,21 @@ def test_no_text_beats_itself(gate: Gate, its: dict[str, Mark]):
     same = Contender(Skill("c"), Measure(Skill("c").hash, its))
     assert not beats(gate, same, same)
     assert not judge(gate, same, same, same).decision.accepted
+
+
+@pytest.mark.parametrize(
+    ("metric", "scores", "chosen"),
+    [
+        ("auto", [], "hard"),
+        ("auto", [(True, 1.0), (False, 0.0)] * 20, "hard"),
+        ("auto", [(False, 0.57)], "soft"),
+        ("auto", [(True, 1.0)] * 19 + [(False, 0.5)], "hard"),
+        ("auto", [(True, 1.0)] * 9 + [(False, 0.5)], "soft"),
+        ("hard", [(False, 0.57)] * 9, "hard"),
+        ("mixed", [(True, 1.0)] * 9, "mixed"),
+    ],
+)
+def test_the_metric_is_chosen_from_the_scores_unless_it_is_set(
+    metric: Any, scores: list[tuple[bool, float]], chosen: str
+):
+    assert resolve_metric(Gate(metric=metric), ScoreTally().add(scores)).metric == chosen

@@ -11,9 +11,18 @@ from tests.reflact_kit import make_result, make_waiting_runner
 
 from ludus.control import RunControl
 from ludus.errors import ModelError
-from ludus.reflact.gate import Mark, Measure
+from ludus.reflact.gate import Gate, Mark, Measure, ScoreTally
 from ludus.reflact.journal import Journal
-from ludus.reflact.measure import Outage, SkillRunner, Stopped, Trial, is_success, make_measure, merge_measures
+from ludus.reflact.measure import (
+    Outage,
+    SkillRunner,
+    Stopped,
+    Trial,
+    choose_success_at,
+    is_success,
+    make_measure,
+    merge_measures,
+)
 from ludus.reflact.records import add_costs, count_suspects, list_record_values
 from ludus.runner import Runner, RunOptions
 from ludus.sandbox import Sandbox
@@ -148,3 +157,22 @@ def test_neither_recipe_learns_from_forged_scores(world: SimpleNamespace, recipe
     assert count_suspects(records[-1].state.spent) > 0 == count_suspects(honest[-1].state.spent)
     assert records[-1].initial.test.overall.hard == honest[-1].initial.test.overall.hard
     assert list_record_values(records[-1])["suspects"] == count_suspects(records[-1].state.spent)
+
+
+@pytest.mark.parametrize(
+    ("scores", "metric", "bar"),
+    [
+        ([], "auto", None),
+        ([(False, 0.0)] * 8, "auto", None),
+        ([(True, 1.0), (False, 0.4)], "auto", None),
+        ([(False, 0.6)] * 8, "auto", None),
+        ([(False, 0.5), (False, 0.9)], "auto", 0.81),
+        ([(False, 0.5), (False, 0.9)], "hard", None),
+    ],
+)
+def test_where_nothing_ever_passes_the_best_rollouts_are_successes(
+    scores: list[tuple[bool, float]], metric: Any, bar: float | None
+):
+    tally = ScoreTally().add(scores)
+    assert choose_success_at(None, Gate(metric=metric), tally) == (None if bar is None else pytest.approx(bar))
+    assert choose_success_at(0.3, Gate(metric=metric), tally) == 0.3, "what was set stays"

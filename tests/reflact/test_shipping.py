@@ -27,6 +27,9 @@ from ludus.stats import PairedStats, compare_pairs
 BAD, GOOD, HALF = Skill("# Skill\n"), Skill("Obey RULE-0. Obey RULE-1. Obey RULE-2."), Skill("Obey RULE-0.")
 
 
+HARD = Gate(metric="hard")
+
+
 def make_candidate(skill: Skill) -> MeasuredSkill:
     return MeasuredSkill(skill, "step_0001", 1)
 
@@ -43,22 +46,39 @@ def judge(difference: float, certainty: float, text: str = "x") -> ShipCandidate
 
 
 async def test_a_better_skill_is_shipped_after_one_pass_if_that_is_sure(world: SimpleNamespace):
-    found = await ship(make_run(world), BAD, [make_candidate(GOOD), make_candidate(HALF)])
+    found = await ship(make_run(world), BAD, [make_candidate(GOOD), make_candidate(HALF)], HARD)
     assert (found.shipped, found.rollouts) == (GOOD.hash, 18)
     assert [(c.better, c.worse, c.difference) for c in found.candidates] == [(6, 0, 1.0), (2, 0, pytest.approx(1 / 3))]
     assert found.initial.hard == 0.0
 
 
-async def test_what_is_not_better_is_not_shipped_and_one_task_has_one_vote(world: SimpleNamespace):
-    found = await ship(make_run(world), GOOD, [make_candidate(BAD)])
-    assert (found.shipped, found.rollouts) == ("", 48), "four passes"
+async def test_what_is_not_better_is_not_shipped_and_not_measured_any_further(world: SimpleNamespace):
+    found = await ship(make_run(world), GOOD, [make_candidate(BAD)], HARD)
+    assert (found.shipped, found.rollouts) == ("", 12), "one pass"
     (loser,) = found.candidates
     assert (loser.better, loser.worse, loser.difference) == (0, 6, -1.0)
-    assert {mark.count for mark in loser.measure.marks.values()} == {4}
+
+
+async def test_what_makes_no_difference_is_measured_until_the_passes_are_over(world: SimpleNamespace):
+    same = Skill("# Skill\n\nWork with care.")
+    found = await ship(make_run(world), BAD, [make_candidate(same)], HARD)
+    assert (found.shipped, found.rollouts) == ("", 120), "ten passes of six tasks: sixty pairs"
+    two = make_run(world, shipping=ShippingSettings(passes=2))
+    assert (await ship(two, BAD, [make_candidate(same)], HARD)).rollouts == 24
+    limited = await ship(make_run(world), BAD, [make_candidate(same)], HARD, 300)
+    assert limited.rollouts == 300, "with a limit, as long as it lasts"
+
+
+async def test_graded_scores_are_compared_as_they_are(world: SimpleNamespace):
+    run = make_run(world)
+    hard = await ship(run, BAD, [make_candidate(HALF)], HARD, 12)
+    soft = await ship(run, BAD, [make_candidate(HALF)], Gate(metric="soft"), 12)
+    assert (hard.metric, soft.metric) == ("hard", "soft")
+    assert 0 < soft.candidates[0].difference < hard.candidates[0].difference
 
 
 async def test_the_initial_skill_and_copies_are_no_candidates(world: SimpleNamespace):
-    found = await ship(make_run(world), BAD, [make_candidate(BAD), make_candidate(BAD)])
+    found = await ship(make_run(world), BAD, [make_candidate(BAD), make_candidate(BAD)], HARD)
     assert (found.candidates, found.shipped, found.rollouts) == ((), "", 0)
 
 
@@ -66,20 +86,21 @@ async def test_the_initial_skill_and_copies_are_no_candidates(world: SimpleNames
 async def test_an_allowance_is_kept_and_a_part_of_a_pass_is_continued(
     world: SimpleNamespace, allowance: int, rollouts: int
 ):
-    found = await ship(make_run(world), BAD, [make_candidate(HALF)], allowance)
+    found = await ship(make_run(world), BAD, [make_candidate(HALF)], HARD, allowance)
     assert found.rollouts == rollouts
     assert sum(mark.count or 1 for mark in found.initial.marks.values()) == rollouts // 2
 
 
 @pytest.mark.parametrize(
-    ("better", "worse", "certainty"), [(0, 0, 0.5), (3, 0, 0.9375), (2, 0, 0.875), (0, 3, 0.0625), (5, 5, 0.5)]
+    ("pairs", "better", "worse", "difference"),
+    [({}, 0, 0, 0.0), ({"a": [1.0, 0.0], "b": [0.0], "c": [-1.0, -1.0]}, 1, 1, -1 / 6)],
 )
-def test_certainty_has_a_flat_prior(better: int, worse: int, certainty: float):
-    tasks = [str(number) for number in range(better + worse)]
-    one = Measure(GOOD.hash, {task: Mark(float(place < better), 0.0) for place, task in enumerate(tasks)})
-    other = Measure(BAD.hash, {task: Mark(float(place >= better), 0.0) for place, task in enumerate(tasks)})
-    judged = judge_candidate(Gate(), make_candidate(GOOD), one, other)
-    assert (judged.better, judged.worse, judged.certainty) == (better, worse, pytest.approx(certainty))
+def test_a_task_counts_once_however_often_it_was_run(
+    pairs: dict[str, list[float]], better: int, worse: int, difference: float
+):
+    judged = judge_candidate(make_candidate(GOOD), Measure(GOOD.hash), pairs)
+    assert (judged.better, judged.worse, judged.difference) == (better, worse, pytest.approx(difference))
+    assert judged.certainty <= 0.5
 
 
 def test_the_winner_has_the_largest_difference_and_must_be_certain():
@@ -96,8 +117,6 @@ def test_tasks_without_a_score_under_both_are_missing_data():
     other = Measure(BAD.hash, {"b": Mark(0.0, 0.5), "c": Mark(0.0, 0.0)})
     assert pair_marks(Gate(), one, other) == [1.0]
     assert pair_marks(Gate(metric="mixed"), one, other) == [0.75]
-    judged = judge_candidate(Gate(), make_candidate(GOOD), one, other)
-    assert (judged.better, judged.worse, judged.difference) == (1, 0, 1.0)
 
 
 # ---- the rule `best` ------------------------------------------------------------------------------------------------
@@ -116,12 +135,13 @@ def test_the_best_skill_on_the_selection_split_is_shipped_however_few_tasks_say_
     assert (same.shipped, same.candidates) == ("", ())
 
 
-@pytest.mark.parametrize(("rule", "tasks", "warned"), [("certain", 3, True), ("certain", 4, False), ("best", 1, False)])
+@pytest.mark.parametrize(("rule", "tasks", "warned"), [("certain", 2, True), ("certain", 3, False), ("best", 1, False)])
 def test_too_few_tasks_to_ship_anything_are_warned_of(rule: ShippingRule, tasks: int, warned: bool):
     settings = TrainSettings(recipe="reflact", shipping=ShippingSettings(rule=rule))
     warning = explain_rule(settings, tasks)
     assert (": --train.shipping.rule best" in warning and f"{tasks} selection tasks" in warning) is warned
     assert "--recipe reflact --train.shipping.rule best" in explain_rule(TrainSettings(), 1)
+    assert "below 1" in explain_rule(TrainSettings(shipping=ShippingSettings(certainty=1.0)), 40)
 
 
 # ---- the claim ------------------------------------------------------------------------------------------------------
@@ -163,6 +183,12 @@ def test_the_claim_is_one_plain_sentence(wins: int, losses: int, uses: int, sent
     claim = make_claim(GOOD, compare_claim(differences), shipped=True, uses=uses)
     assert re.fullmatch(sentence, claim.sentence), claim.sentence
     assert (claim.is_better, claim.tasks, claim.test_uses) == (gain, 64, uses)
+
+
+def test_the_claim_says_how_few_tasks_there_were_and_what_it_is_about():
+    claim = make_claim(GOOD, compare_claim([0.3] * 5), shipped=True, metric="soft", passed=0.2)
+    assert re.fullmatch(r"\+30 points of score \[.*\] on only 5 test tasks \(passed: \+20\): no .*", claim.sentence)
+    assert (claim.metric, claim.passed) == ("soft", 0.2)
 
 
 def test_claims_without_a_test_or_a_new_skill():

@@ -6,7 +6,11 @@ from ludus.reflact.split_hints import list_split_hints
 from ludus.reflact.splits import Sizes
 from ludus.reflact.train_settings import DataSettings, TrainSettings
 
-FEW = "the run has {} selection tasks: they tell little apart (see `ludus headroom`). What helps: "
+TESTS = (
+    "the test split has {} tasks: the interval of the claim will be wide. What helps: more rollouts, "
+    "--train.test_replicates 8; more tasks"
+)
+FEW = "the run has {} selection tasks: only a large gain shows on so few (see `ludus headroom`). What helps: "
 
 
 @pytest.mark.parametrize(
@@ -17,10 +21,11 @@ FEW = "the run has {} selection tasks: they tell little apart (see `ludus headro
         (
             DataSettings(),
             TrainSettings(),
-            Sizes(10, 10, 10),
+            Sizes(10, 5, 5),
             [
-                "data.ratio: 1:1:1, for 10 train, 10 selection and 10 test tasks: 2:1:7 would leave 3 selection tasks",
-                FEW.format(10) + "a larger share: --data.ratio 1:2:1; more tasks",
+                "data.ratio: 2:1:1, for 10 train, 5 selection and 5 test tasks: 2:1:7 would leave 2 selection tasks",
+                FEW.format(5) + "more tasks",
+                TESTS.format(5),
             ],
         ),
         (
@@ -28,12 +33,12 @@ FEW = "the run has {} selection tasks: they tell little apart (see `ludus headro
             TrainSettings(recipe="reflact"),
             Sizes(6, 3, 21),
             [
-                FEW.format(3) + "a larger share: --data.ratio 1:1:1; more rollouts: --train.selection_replicates 3; "
+                FEW.format(3) + "a larger share: --data.ratio 2:1:1; more rollouts: --train.selection_replicates 3; "
                 "more tasks"
             ],
         ),
-        (DataSettings(ratio="1:2:1"), TrainSettings(), Sizes(3, 5, 2), [FEW.format(5) + "more tasks"]),
-        (DataSettings(mode="splits"), TrainSettings(), Sizes(9, 9, 9), [FEW.format(9) + "more tasks"]),
+        (DataSettings(ratio="1:2:1"), TrainSettings(), Sizes(3, 5, 2), [FEW.format(5) + "more tasks", TESTS.format(2)]),
+        (DataSettings(mode="splits"), TrainSettings(), Sizes(9, 9, 90), [FEW.format(9) + "more tasks"]),
     ],
 )
 def test_a_choice_is_told_and_a_ratio_that_is_in_use_is_not_suggested(
@@ -43,5 +48,5 @@ def test_a_choice_is_told_and_a_ratio_that_is_in_use_is_not_suggested(
 
 
 def test_a_part_of_the_selection_tasks_can_be_made_all_of_them():
-    (hint,) = list_split_hints(DataSettings(mode="splits"), TrainSettings(selection_size=5), Sizes(9, 30, 9), 5)
+    (hint,) = list_split_hints(DataSettings(mode="splits"), TrainSettings(selection_size=5), Sizes(9, 30, 90), 5)
     assert hint == FEW.format(5) + "all of them: --train.selection_size 0; more tasks"

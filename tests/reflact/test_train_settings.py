@@ -18,7 +18,7 @@ def test_the_defaults_are_valid():
     ("change", "says"),
     [
         ({"edit_budget": 1}, "train.min_edit_budget is 2, more than train.edit_budget: set it to at most 1"),
-        ({"epochs": 0}, "train: .*epochs"),
+        ({"epochs": -1}, "train: .*epochs"),
         ({"batch_size": "many"}, "train: .*batch_size"),
         ({"schedule": "steep"}, "train: .*steep"),
         ({"merge_batch_size": 1}, "train: .*merge_batch_size"),

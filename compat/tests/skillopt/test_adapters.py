@@ -619,7 +619,7 @@ class Guarded(Rules):
 def test_a_file_of_theirs_ships_the_best_on_few_tasks_and_guards_warn(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    """Three tasks are too few to be certain, and each edit looks like a secret: Ludus alone would ship nothing."""
+    """Two tasks are too few to be certain, and each edit looks like a secret: Ludus alone would ship nothing."""
     file.write_text(file.read_text() + GUARDED)
     config = tmp_path / "theirs.yaml"
     config.write_text(
@@ -635,14 +635,14 @@ def test_a_file_of_theirs_ships_the_best_on_few_tasks_and_guards_warn(
     assert [summary[name]["test"]["overall"]["hard"] for name in ("initial", "best", "final")] == [0.0, 1.0, 1.0]
     steps = [json.loads(line) for line in (tmp_path / "out" / "steps.jsonl").read_text().splitlines()]
     assert any("looks like a secret" in warning for step in steps for warning in step.get("warnings", ()))
-    certain = ["--train.shipping.rule", "certain", "--out", str(tmp_path / "certain")]
-    assert main([*flags, *certain]) == 0
+    certain = ["--train.shipping.rule", "certain", "--train.selection_size", "2"]
+    assert main([*flags, *certain, "--out", str(tmp_path / "certain")]) == 0
     said = capsys.readouterr()
     assert "the initial skill will stay" in said.err
     assert json.loads(said.out)["summary"]["best"]["origin"] == "initial_skill"
     kept = (tmp_path / "certain" / "best-on-selection" / "SKILL.md").read_text()
     assert "RULE-0" in kept and "RULE-0" not in (tmp_path / "certain" / "best" / "SKILL.md").read_text()
-    assert main([*flags, "--train.shipping.rule", "certain", "--dry-run"]) == 0
+    assert main([*flags, *certain, "--dry-run"]) == 0
     assert "the initial skill will stay" in capsys.readouterr().err
 
 

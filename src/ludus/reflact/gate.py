@@ -1,10 +1,10 @@
 """The gate: decide whether a candidate replaces the current skill. Pure.
 
 A `Measure` holds the scores of one text, item by item. Items whose rollouts failed are not in it. The gate reduces a
-measure to one number (`hard`: the share that passed, `soft`: the mean partial credit, `mixed`: a weighted mean of both;
-optionally with a small bonus for documents with many words such as MUST and NEVER). It accepts a candidate whose number
-is strictly higher. Candidate and current skill are compared on the items that have a score under both. If there are no
-such items the decision is `undecided`: a failure is not a zero.
+measure to one number (`hard`: the share that passed, `soft`: the mean score, `mixed`: a weighted mean of both; `auto`
+is one of the first two, see `resolve_metric`; optionally with a small bonus for documents with many words such as MUST
+and NEVER). It accepts a candidate whose number is strictly higher. Candidate and current skill are compared on the
+items that have a score under both. If there are no such items the decision is `undecided`: a failure is not a zero.
 
 This rule does not test for significance. With few items, a strictly higher number is little better than a coin flip.
 `margin` and `no_regression` make the gate stricter. `ludus.reflact.early_gates` has rules that decide before all items
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
-from msgspec import UNSET, Meta, Struct, UnsetType, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field, structs
 
 from ludus.settings import UsedIf
 from ludus.skill import Skill, remove_regions
@@ -37,8 +37,10 @@ class Gate(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown
 
     enabled: bool = True
     """If false, every candidate becomes the current skill. The best skill is still the one with the highest score."""
-    metric: Literal["hard", "soft", "mixed"] = "hard"
-    """`hard`: the share of items that passed. `soft`: the mean partial credit. `mixed`: a weighted mean of both."""
+    metric: Literal["auto", "hard", "soft", "mixed"] = "auto"
+    """The score that must rise, and that is claimed. `hard`: the share of items that passed. `soft`: the mean score,
+    with partial credit. `mixed`: a weighted mean of both. `auto`: with the recipe `ledger`, `soft` if the verifier
+    gives graded scores, else `hard`; with `reflact`, `hard`, as SkillOpt does."""
     mixed_weight: Share = 0.5
     """The weight of `soft` in `mixed`."""
     density: bool = False
@@ -88,8 +90,41 @@ class Gate(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown
     }
 
 
-METRICS = {"hard": "passed", "soft": "partial credit", "mixed": "mixed"}
-"""Names of the metrics for people."""
+METRICS = {"auto": "passed", "hard": "passed", "soft": "score", "mixed": "mixed"}
+"""Names of the metrics for people. One that nothing has chosen yet is `hard`."""
+_GRADED = 0.1
+"""The share of graded scores from which a verifier counts as one that grades."""
+
+
+class ScoreTally(Struct, frozen=True):
+    """The scores that were seen so far."""
+
+    graded: int = 0
+    """How many are between fail and pass."""
+    scored: int = 0
+    passed: int = 0
+    lowest: float = 1.0
+    highest: float = 0.0
+
+    def add(self, scores: Iterable[tuple[bool, float]]) -> "ScoreTally":
+        """Count further scores: whether each passed, and its partial credit."""
+        found = list(scores)
+        values = [soft for _, soft in found]
+        return ScoreTally(
+            self.graded + sum(soft != float(passed) for passed, soft in found),
+            self.scored + len(found),
+            self.passed + sum(passed for passed, _ in found),
+            min([self.lowest, *values]),
+            max([self.highest, *values]),
+        )
+
+
+def resolve_metric(gate: Gate, tally: ScoreTally = ScoreTally()) -> Gate:
+    """The gate with a metric that was chosen from the scores seen so far, if the settings leave it open."""
+    if gate.metric != "auto":
+        return gate
+    graded = tally.graded > 0 and tally.graded >= _GRADED * tally.scored
+    return structs.replace(gate, metric="soft" if graded else "hard")
 
 
 class Decision(StrEnum):
@@ -174,7 +209,7 @@ def mean(values: Sequence[float]) -> float | None:
 
 def project(gate: Gate, hard: float, soft: float) -> float:
     """Reduce the pair to one number, by the gate's metric."""
-    if gate.metric == "hard":
+    if gate.metric in ("hard", "auto"):
         return hard
     if gate.metric == "soft":
         return soft

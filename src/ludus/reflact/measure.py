@@ -9,7 +9,7 @@ stops the run: all finished work is kept, and resuming runs the failed ones agai
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from msgspec import UNSET
 from ludus.engine import compute_outcome_key, derive_seed, run_stored
 from ludus.errors import TRACEBACK, LudusError
 from ludus.policy import Policy
-from ludus.reflact.gate import Mark, Measure, mean
+from ludus.reflact.gate import Gate, Mark, Measure, ScoreTally, mean, project, resolve_metric
 from ludus.reflact.journal import Journal
 from ludus.reflact.rollout_origins import record_stage
 from ludus.runner import Job, Runner
@@ -142,6 +142,37 @@ def is_success(rollout: Rollout, success_at: float | None) -> bool:
     """Whether analysts and comparisons count a rollout as a success."""
     score = rollout.score
     return score is not None and (score.passed if success_at is None else score.soft >= success_at)
+
+
+_NEARLY = 0.9
+"""The share of the best score so far that counts as a success where no rollout ever passes."""
+
+
+def choose_success_at(success_at: float | None, gate: Gate, tally: ScoreTally) -> float | None:
+    """From which score on analysts count a rollout as a success; None: if it passed.
+
+    A judge that never gives the full score would make every rollout a failure, and analysts would have to name what
+    spoiled the best ones. So if no rollout has passed so far, those nearly as good as the best one are successes,
+    unless all are alike.
+    """
+    bar = _NEARLY * tally.highest
+    if success_at is not None or tally.passed or tally.lowest >= bar or resolve_metric(gate, tally).metric == "hard":
+        return success_at
+    return bar
+
+
+def tally_scores(tally: ScoreTally, rollouts: Iterable[Rollout]) -> ScoreTally:
+    """Count the scores of these rollouts, and those of them that are between fail and pass."""
+    return tally.add((rollout.score.passed, rollout.score.soft) for rollout in rollouts if rollout.score is not None)
+
+
+def read_graded_score(rollout: Rollout, gate: Gate) -> float | None:
+    """The score by the gate's metric, if that says more than whether the rollout passed. `auto` uses what there is."""
+    score = rollout.score
+    if score is None or gate.metric == "hard" or score.soft == float(score.passed):
+        return None
+    graded = score.soft if gate.metric == "auto" else project(gate, float(score.passed), score.soft)
+    return min(1.0, max(0.0, graded))
 
 
 def _make_job(trial: Trial, policy: Policy) -> Job:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from msgspec import UNSET, Struct, UnsetType, field
 
-from ludus.reflact.gate import Decision, Measure, Verdict, mean
+from ludus.reflact.gate import Decision, Gate, Measure, ScoreTally, Verdict, mean, project, resolve_metric
 from ludus.reflact.guards import CanaryReport
 from ludus.reflact.items import Item
 from ludus.reflact.ledger.line_records import LineLedger, LineStep
@@ -190,6 +190,13 @@ class RunState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     spent: tuple[StageCost, ...] = ()
     ledger: LineLedger | UnsetType = UNSET
     """With the recipe `ledger`: what is known about each line. Unset with another recipe."""
+    scores: ScoreTally | UnsetType = UNSET
+    """With the recipe `ledger`: how many train rollouts have graded scores. They decide the metric `auto`."""
+
+
+def find_gate(gate: Gate, state: RunState) -> Gate:
+    """The gate with the metric that a run uses at this point: `auto` depends on the scores so far."""
+    return resolve_metric(gate, state.scores or ScoreTally())
 
 
 # ---- what a run yields ----------------------------------------------------------------------------------------------
@@ -269,6 +276,11 @@ class Step(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="step", ta
     def hard(self) -> float | None:
         """The share of the step's train rollouts that passed."""
         return pool_scores(self.batches)[1]
+
+    def compute_train_score(self, gate: Gate) -> float | None:
+        """The mean score of the step's train rollouts, by the gate's metric."""
+        _, hard, soft = pool_scores(self.batches)
+        return None if hard is None or soft is None else project(gate, hard, soft)
 
     @property
     def soft(self) -> float | None:
@@ -359,7 +371,8 @@ class ShipCandidate(Struct, frozen=True, kw_only=True):
     """The number of tasks on which it does better than the initial skill."""
     worse: int
     certainty: float
-    """The probability that it does better on more than half of the tasks on which the two differ."""
+    """The probability that its mean difference is above zero (`ludus.reflact.paired_evidence`). In runs of earlier
+    versions: that it does better on more than half of the tasks on which the two differ."""
 
 
 class Shipment(Struct, frozen=True, kw_only=True):
@@ -373,6 +386,8 @@ class Shipment(Struct, frozen=True, kw_only=True):
     rollouts: int = 0
     fresh: bool = True
     """Whether the measures were made for shipping. If not, they are those that the best skill was chosen for."""
+    metric: str | UnsetType = UNSET
+    """The metric that decided: `hard` (passed), `soft` (score) or `mixed`. Unset in runs of earlier versions."""
 
 
 class Claim(Struct, frozen=True, kw_only=True):
@@ -393,6 +408,11 @@ class Claim(Struct, frozen=True, kw_only=True):
     """A hash of the test split."""
     test_uses: int = 0
     """How many skills were tested on this test split for a claim, this one included, as far as is known."""
+    metric: str | UnsetType = UNSET
+    """What the difference is about: `hard` (passed), `soft` (score) or `mixed`. Unset in runs of earlier versions,
+    which claimed passed tasks."""
+    passed: float | None = None
+    """With graded scores: the mean difference in passed tasks."""
 
     @property
     def is_better(self) -> bool:

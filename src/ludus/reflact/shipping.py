@@ -2,9 +2,11 @@
 
 What to explore next may be permissive; what is shipped must not be. The score that a skill was chosen for is too high,
 because it was chosen. So a few candidates are measured afresh on the selection split, with new seeds, each paired with
-the initial skill: same task, same seed. A candidate is shipped if it is better than the initial skill with enough
-certainty. Otherwise the initial skill stays. The winner is then run once on the sealed test split, paired with the
-initial skill. The difference there, with its interval, is the claim of the run. The decisions are pure functions.
+the initial skill: same task, same seed. They are measured until it is clear which is better or the rollouts for it are
+spent, and weaker ones are dropped on the way. A candidate is shipped if it is better than the initial skill with enough
+certainty (`ludus.reflact.paired_evidence`). Otherwise the initial skill stays. The winner is then run once on the
+sealed test split, paired with the initial skill. The difference there, with its interval, is the claim of the run. The
+decisions are pure functions.
 
 With the rule `best`, the skill with the highest score on the selection split is shipped, whatever that score is worth.
 """
@@ -12,40 +14,70 @@ With the rule `best`, the skill with the highest score on the selection split is
 import hashlib
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
 
 from ludus.encoding import canonical, to_json
-from ludus.reflact.gate import Gate, Measure, pair_marks
+from ludus.reflact.gate import METRICS, Gate, Measure, pair_marks, project, resolve_metric
 from ludus.reflact.measure import Trial, make_measure, merge_measures
+from ludus.reflact.paired_evidence import FEWEST_TASKS, compute_certainty
 from ludus.reflact.records import Claim, MeasuredSkill, ShipCandidate, Shipment
-from ludus.reflact.splits import derive_ship_seed, sample_some
+from ludus.reflact.splits import FEW_TESTS, derive_ship_seed, sample_some
 from ludus.reflact.train_settings import TrainSettings
 from ludus.reflact.training_run import TrainingRun
 from ludus.skill import Skill
-from ludus.stats import Interval, PairedStats, compare_pairs, compute_win_probability
+from ludus.stats import Interval, PairedStats
 from ludus.store import decode_record
+from ludus.types import Rollout, Task
 
-_SURE = 0.99
-"""The certainty at which a single candidate is not measured any further."""
+_SURE, _IN_VAIN = 0.99, 0.02
+"""The certainties at which a single candidate is not measured any further."""
+_HALVING = (1, 2, 4)
+"""The passes after which the weaker half of the candidates is dropped."""
 TEST_USES = "test_use"
 """The kind of a record in the store that says that the test split was used."""
 
+Pairs = Mapping[str, Sequence[float]]
+"""For each task, the differences of paired rollouts: same task, same seed."""
+
+
+class _Series:
+    """The fresh rollouts of one text: what each task and replicate has scored."""
+
+    def __init__(self, skill: Skill) -> None:
+        self.measure = Measure(skill.hash)
+        self.values: dict[tuple[str, int], float] = {}
+
+    def add(self, gate: Gate, skill: Skill, slots: Sequence[tuple[Task, int]], rollouts: Sequence[Rollout]) -> None:
+        self.measure = merge_measures(self.measure, make_measure(skill, rollouts))
+        for (task, replicate), rollout in zip(slots, rollouts, strict=True):
+            if rollout.score is not None:
+                self.values[task.id, replicate] = project(gate, float(rollout.score.passed), rollout.score.soft)
+
+    def pair(self, other: "_Series") -> Pairs:
+        """The differences to another text. A pair with a rollout that failed says nothing."""
+        found: dict[str, list[float]] = {}
+        for (task, replicate), value in self.values.items():
+            if (task, replicate) in other.values:
+                found.setdefault(task, []).append(value - other.values[task, replicate])
+        return found
+
 
 async def ship(
-    run: TrainingRun, initial: Skill, candidates: Sequence[MeasuredSkill], allowance: int | None = None
+    run: TrainingRun, initial: Skill, candidates: Sequence[MeasuredSkill], gate: Gate, allowance: int | None = None
 ) -> Shipment:
     """Measure the candidates afresh beside the initial skill and choose one. `allowance`: the most rollouts."""
-    settings, gate = run.settings.shipping, run.settings.gate
+    settings = run.settings.shipping
     seed = derive_ship_seed(run.settings.seed)
     order = sample_some(run.selection, len(run.selection), seed)
     rivals = [each for each in {each.skill: each for each in candidates}.values() if each.skill != initial]
-    measures = {skill: Measure(skill.hash) for skill in (initial, *(each.skill for each in rivals))}
+    series = {skill: _Series(skill) for skill in (initial, *(each.skill for each in rivals))}
     left = list(rivals)
-    done = spent = 0
-    for number in range(settings.passes if rivals else 0):
+    done = spent = number = 0
+    most = settings.passes or (settings.count_passes(len(order)) if allowance is None else allowance)
+    while left and len(order) >= FEWEST_TASKS and number < most:
         skills = [initial, *(each.skill for each in left)]
         size = len(order) if allowance is None else min(len(order), (allowance - spent) // len(skills))
         if size <= 0:
@@ -55,23 +87,28 @@ async def ship(
             [Trial(skill, task, seed, replicate) for skill in skills for task, replicate in slots], "ship"
         )
         for place, skill in enumerate(skills):
-            part = rollouts[place * size : (place + 1) * size]
-            measures[skill] = merge_measures(measures[skill], make_measure(skill, part))
-        done, spent = done + size, spent + len(rollouts)
-        judged = [judge_candidate(gate, each, measures[each.skill], measures[initial]) for each in left]
-        if number == 0:
+            series[skill].add(gate, skill, slots, rollouts[place * size : (place + 1) * size])
+        done, spent, number = done + size, spent + len(rollouts), number + 1
+        judged = [_judge(each, series, initial) for each in left]
+        if number in _HALVING:
             left = keep_better_half(left, judged)
-        if len(left) == 1 and max(each.certainty for each in judged) >= _SURE:
+        if len(left) == 1 and not _IN_VAIN < max(each.certainty for each in judged) < _SURE:
             break
-    results = [judge_candidate(gate, each, measures[each.skill], measures[initial]) for each in rivals]
+    results = [_judge(each, series, initial) for each in rivals]
     finalists = [each for each in results if each.skill in {rival.skill for rival in left}]
     winner = choose_winner(finalists, settings.certainty)
     return Shipment(
         candidates=tuple(results),
-        initial=measures[initial],
+        initial=series[initial].measure,
         shipped=winner.skill.hash if winner else "",
         rollouts=spent,
+        metric=gate.metric,
     )
+
+
+def _judge(candidate: MeasuredSkill, series: Mapping[Skill, _Series], initial: Skill) -> ShipCandidate:
+    own = series[candidate.skill]
+    return judge_candidate(candidate, own.measure, own.pair(series[initial]))
 
 
 def ship_best(gate: Gate, initial: MeasuredSkill, best: MeasuredSkill, rollouts: int = 0) -> Shipment:
@@ -79,39 +116,50 @@ def ship_best(gate: Gate, initial: MeasuredSkill, best: MeasuredSkill, rollouts:
     own, other = (held.measure or Measure(held.skill.hash) for held in (best, initial))
     is_new = best.skill != initial.skill
     return Shipment(
-        candidates=(judge_candidate(gate, best, own, other),) if is_new else (),
+        candidates=(judge_candidate(best, own, _pair_means(gate, own, other)),) if is_new else (),
         initial=other,
         shipped=best.skill.hash if is_new else "",
         rollouts=rollouts,
         fresh=False,
+        metric=resolve_metric(gate).metric,
     )
+
+
+def _pair_means(gate: Gate, one: Measure, other: Measure) -> Pairs:
+    """The differences of means, task by task, for measures that were made at different times."""
+    return {str(place): [difference] for place, difference in enumerate(pair_marks(gate, one, other))}
 
 
 def explain_rule(settings: TrainSettings, tasks: int) -> str:
     """What the rule means for a run with this many selection tasks, if that could surprise; else nothing."""
     shipping = settings.shipping
-    if shipping.rule == "best" or compute_win_probability(tasks, 0) >= shipping.certainty:
+    if shipping.rule == "best" or (tasks >= FEWEST_TASKS and shipping.certainty < 1.0):
         return ""
     flags = ("" if settings.recipe == "reflact" else "--recipe reflact ") + "--train.shipping.rule best"
+    if tasks >= FEWEST_TASKS:
+        return (
+            "the initial skill will stay, whatever is learned: no measurement is certain enough for "
+            f"train.shipping.certainty {shipping.certainty:g}. Set it below 1, for example to 0.95"
+        )
     return (
-        f"the initial skill will stay, whatever is learned: with {tasks} selection task{'' if tasks == 1 else 's'} no "
-        f"skill can be better with {shipping.certainty:.0%} certainty (train.shipping.certainty). Use more selection "
-        f"tasks, or ship the best one on the selection split: {flags}"
+        f"the initial skill will stay, whatever is learned: {tasks} selection task{'' if tasks == 1 else 's'} cannot "
+        f"show whether a skill is better on other tasks; at least {FEWEST_TASKS} can. Use more selection tasks, or "
+        f"ship the best one on the selection split: {flags}"
     )
 
 
-def judge_candidate(gate: Gate, candidate: MeasuredSkill, measure: Measure, initial: Measure) -> ShipCandidate:
-    """Compare a candidate with the initial skill: one vote per task."""
-    paired = compare_pairs(pair_marks(gate, measure, initial))
+def judge_candidate(candidate: MeasuredSkill, measure: Measure, pairs: Pairs) -> ShipCandidate:
+    """Compare a candidate with the initial skill. The unit is the task."""
+    means = [math.fsum(each) / len(each) for each in pairs.values()]
     return ShipCandidate(
         origin=candidate.origin,
         step=candidate.step,
         skill=candidate.skill,
         measure=measure,
-        difference=paired.difference if paired else 0.0,
-        better=paired.wins if paired else 0,
-        worse=paired.losses if paired else 0,
-        certainty=paired.better if paired else 0.5,
+        difference=math.fsum(means) / len(means) if means else 0.0,
+        better=sum(value > 0 for value in means),
+        worse=sum(value < 0 for value in means),
+        certainty=compute_certainty(list(pairs.values())),
     )
 
 
@@ -167,11 +215,20 @@ def compute_claim_interval(differences: Sequence[float]) -> Interval:
 
 
 def make_claim(
-    skill: Skill, found: PairedStats | None, *, shipped: bool, fresh: bool = True, split: str = "", uses: int = 0
+    skill: Skill,
+    found: PairedStats | None,
+    *,
+    shipped: bool,
+    fresh: bool = True,
+    split: str = "",
+    uses: int = 0,
+    metric: str = "hard",
+    passed: float | None = None,
 ) -> Claim:
-    """The claim of a run in one plain sentence, and its numbers. `fresh`: the skill was chosen by fresh measures."""
+    """The claim of a run in one plain sentence, and its numbers. `fresh`: the skill was chosen by fresh measures.
+    `metric`: what the difference is about. `passed`: the difference in passed tasks, if that is another one."""
     return Claim(
-        sentence=_write_sentence(shipped, found, uses, fresh),
+        sentence=_write_sentence(shipped, found, uses, fresh, metric, passed),
         gain=False,  # not before it was compared with what the same rollouts bring otherwise
         difference=found.difference if found else None,
         interval=found.interval if found else None,
@@ -179,18 +236,25 @@ def make_claim(
         skill=skill.hash,
         test_split=split,
         test_uses=uses,
+        metric=metric,
+        passed=passed,
     )
 
 
-def _write_sentence(shipped: bool, found: PairedStats | None, uses: int, fresh: bool) -> str:
+def _write_sentence(
+    shipped: bool, found: PairedStats | None, uses: int, fresh: bool, metric: str, passed: float | None
+) -> str:
     if not shipped and not fresh:
         return "no candidate had a higher score on the selection split; the initial skill stays"
     if not shipped:
         return "no difference that could be told from chance; the initial skill stays"
     if found is None:
         return "a new skill is shipped, but it was not tested: nothing can be claimed"
-    words = f"{format_points(found.difference)} points [{format_points(found.interval.low)}, "
-    words += f"{format_points(found.interval.high)}] on {found.tasks} test task{'' if found.tasks == 1 else 's'}"
+    of = "" if metric == "hard" else f" of {METRICS[metric]}"
+    few = "only " if found.tasks < FEW_TESTS else ""
+    words = f"{format_points(found.difference)} points{of} [{format_points(found.interval.low)}, "
+    words += f"{format_points(found.interval.high)}] on {few}{found.tasks} test task{'' if found.tasks == 1 else 's'}"
+    words += f" (passed: {format_points(passed)})" if passed else ""
     if found.interval.high < 0:
         words += ": worse than the initial skill"
     elif found.interval.low <= 0:

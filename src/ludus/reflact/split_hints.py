@@ -3,16 +3,20 @@ Pure."""
 
 from collections.abc import Iterator
 
-from ludus.reflact.splits import FEW, USUAL_RATIO, Sizes, choose_ratio, compute_sizes, format_ratio
+from ludus.reflact.splits import FEW, FEW_TESTS, USUAL_RATIO, Sizes, choose_ratio, compute_sizes, format_ratio
 from ludus.reflact.train_settings import DataSettings, TrainSettings
 
-_LARGER_RATIOS = ((1, 1, 1), (1, 2, 1))
+_LARGER_RATIOS = ((2, 1, 1), (1, 1, 1), (1, 2, 1))
 """Divisions with more selection tasks than the usual one."""
 
 
 def list_split_hints(data: DataSettings, settings: TrainSettings, sizes: Sizes, selection: int) -> list[str]:
     """The hints on splits of these sizes, of which `selection` selection tasks are used."""
-    return [*_explain_choice(data, sizes), *_explain_few(data, settings, sizes, selection)]
+    return [
+        *_explain_choice(data, sizes),
+        *_explain_few(data, settings, sizes, selection),
+        *_explain_few_tests(settings, sizes),
+    ]
 
 
 def _explain_choice(data: DataSettings, sizes: Sizes) -> Iterator[str]:
@@ -29,13 +33,23 @@ def _explain_few(data: DataSettings, settings: TrainSettings, sizes: Sizes, sele
     if selection * settings.selection_replicates >= FEW:
         return
     larger = [ratio for ratio in _LARGER_RATIOS if compute_sizes(sizes.total, ratio)[1] > sizes.selection]
-    ways = [f"a larger share: --data.ratio {format_ratio(larger[0])}"] if is_divided(data) and larger else []
+    divided = is_divided(data) and data.ratio and larger  # a ratio that Ludus chose is the best that is known
+    ways = [f"a larger share: --data.ratio {format_ratio(larger[0])}"] if divided else []
     ways += ["all of them: --train.selection_size 0"] if selection < sizes.selection else []
     ways += ["more rollouts: --train.selection_replicates 3"] if settings.recipe == "reflact" else []
+    count = f"{selection} selection task{'' if selection == 1 else 's'}"
     yield (
-        f"the run has {selection} selection tasks: they tell little apart (see `ludus headroom`). What helps: "
+        f"the run has {count}: only a large gain shows on so few (see `ludus headroom`). What helps: "
         f"{'; '.join([*ways, 'more tasks'])}"
     )
+
+
+def _explain_few_tests(settings: TrainSettings, sizes: Sizes) -> Iterator[str]:
+    if settings.test and 0 < sizes.test < FEW_TESTS and settings.test_replicates == 1:
+        yield (
+            f"the test split has {sizes.test} task{'' if sizes.test == 1 else 's'}: the interval of the claim will be "
+            "wide. What helps: more rollouts, --train.test_replicates 8; more tasks"
+        )
 
 
 def is_divided(data: DataSettings) -> bool:

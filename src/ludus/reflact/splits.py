@@ -216,14 +216,16 @@ def parse_ratio(text: str) -> tuple[int, int, int]:
 USUAL_RATIO = (2, 1, 7)
 FEW = 20
 """Fewer selection tasks than this tell little apart."""
+FEW_TESTS = 10
+"""Fewer test tasks than this are named as few in the claim."""
 
 
 def choose_ratio(tasks: int) -> tuple[int, int, int]:
-    """How a pool of this many tasks is divided where the user did not say it: with enough selection tasks that one of
-    the skills can win."""
+    """How a pool of this many tasks is divided where the user did not say it. Of few tasks, half are for training: what
+    no train task needs cannot be learned."""
     if compute_sizes(tasks, USUAL_RATIO)[1] >= FEW:
         return USUAL_RATIO
-    return (1, 1, 1) if tasks >= 12 else (1, 2, 1)
+    return (2, 1, 1) if tasks >= 10 else (2, 2, 1)
 
 
 def format_ratio(ratio: tuple[int, int, int]) -> str:

@@ -34,7 +34,8 @@ class DataSettings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     """For `ratio`: the environment's splits that make up the pool."""
     ratio: str = ""
     """For `ratio`: the shares of train, selection and test. Empty: `2:1:7` if that gives at least 20 selection tasks,
-    else `1:1:1`, or `1:2:1` for fewer than 12 tasks: a few selection tasks can never show that a skill is better."""
+    else `2:1:1`, or `2:2:1` for fewer than 10 tasks: fewer than 3 selection tasks can never show that a skill is better
+    on other tasks."""
     seed: int = 42
     """For `ratio`: the seed for shuffling the pool."""
     train: str = "train"
@@ -119,6 +120,10 @@ class ExemplarsSettings(Settings, frozen=True, kw_only=True):
     """The share of common words from which two examples count as near-duplicates."""
 
 
+_PAIRS = 60
+"""About how many pairs of rollouts show a gain of fifteen points."""
+
+
 class ShippingSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
     """How the skill is chosen that a run ends with."""
 
@@ -126,14 +131,19 @@ class ShippingSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
     """`certain`: candidates are measured afresh, paired with the initial skill, and one is shipped if it is better with
     enough certainty. `best`: the skill with the highest score on the selection split is shipped, as SkillOpt does; its
     score is too high, because it was chosen for it. For the recipe `reflact`."""
-    passes: Count = 4
-    """For `certain`: the most passes over the selection split, each with new seeds. The first one drops the weaker half
-    of the candidates."""
+    passes: Whole = 0
+    """For `certain`: the most passes over the selection split, each with new seeds. 0: as many as the rollouts that are
+    kept for shipping allow; without a limit of rollouts 4, and more if there are fewer than 15 tasks. Passes end when
+    it is clear which skill is better. After some of them the weaker half of the candidates is dropped."""
     certainty: Probability = 0.95
     """For `certain`: a candidate is shipped if it is better than the initial skill with at least this probability.
     Otherwise the initial skill stays."""
     reserve: Probability = 0.2
     """For the recipe `ledger`: the share of the rollouts, without the test, that is kept for shipping."""
+
+    def count_passes(self, tasks: int) -> int:
+        """The most passes over this many selection tasks, where no limit of rollouts decides."""
+        return self.passes or max(4, -(-_PAIRS // max(1, tasks)))
 
 
 _FOR_REFLACT = (
@@ -157,8 +167,9 @@ class TrainSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
     """For `recipe: ledger`."""
     shipping: ShippingSettings = ShippingSettings()
     """How the skill is chosen that the run ends with."""
-    epochs: Count = 4
-    """The number of times every train task is used; on average, for `recipe: ledger`."""
+    epochs: Whole = 0
+    """The number of times every train task is used; on average, for `recipe: ledger`. 0: four times; for `recipe:
+    ledger` as often as it takes for 200 rollouts, if there are fewer than 50 train tasks."""
     batch_size: Count = 40
     """Train tasks per batch."""
     accumulation: Count = 1
@@ -278,6 +289,11 @@ class TrainSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
         apart = {"proposer", "exemplars", "sampling", "prompts"}
         fields = {name: value for name, value in get_recorded(self).items() if name not in apart}
         return {**fields, "gate": get_recorded(self.gate)}
+
+    @property
+    def epoch_count(self) -> int:
+        """The number of epochs, as it was set or by default."""
+        return self.epochs or 4
 
     @property
     def tests_final(self) -> bool:

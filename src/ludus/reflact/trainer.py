@@ -61,6 +61,7 @@ from ludus.reflact.records import (
     UnusableReply,
     add_costs,
     count_rollouts,
+    find_gate,
     make_epoch_stats,
 )
 from ludus.reflact.shipping import (
@@ -179,7 +180,7 @@ async def train_by_gate(run: TrainingRun, state: RunState) -> AsyncGenerator[Bas
     baseline = await run.load_or_run(Baseline, take_baseline, state)
     yield baseline
     state = baseline.state
-    for epoch in range(1, settings.epochs + 1):
+    for epoch in range(1, settings.epoch_count + 1):
         state = replace(state, epoch=epoch, buffer=())
         for place, batches in enumerate(plan_epoch(run.splits.train, epoch, **plan), 1):
             if not _fits_rollouts(run, state, sum(len(batch.tasks) for batch in batches)):
@@ -350,7 +351,7 @@ def _note_step(settings: TrainSettings, state: RunState, number: int, done: Stag
 
 def count_steps(run: TrainingRun) -> int:
     settings = run.settings
-    return settings.epochs * count_epoch_steps(len(run.splits.train), settings.batch_size, settings.accumulation)
+    return settings.epoch_count * count_epoch_steps(len(run.splits.train), settings.batch_size, settings.accumulation)
 
 
 def _name_skip(items: Sequence[object], chosen: Sequence[int], fates: Sequence[Fate]) -> str:
@@ -419,7 +420,8 @@ async def _write_lessons(run: TrainingRun, state: RunState, pairs: Sequence[Pair
 async def finish(run: TrainingRun, state: RunState, ended_early: str = "") -> Summary:
     """Choose the skill to ship, and test it beside the initial skill and the final one."""
     clock = Clock(run.journal, state.epoch, state.step)
-    state, shipment = await choose_shipment(run, state)
+    gate = find_gate(run.settings.gate, state)
+    state, shipment = await choose_shipment(run, state, gate)
     canaries = await watch_canaries(run, state.initial.skill, take_shipped(state, shipment).skill)
     if canaries is not None and canaries.suspicious:
         shipment = replace(shipment, shipped="")
@@ -430,11 +432,13 @@ async def finish(run: TrainingRun, state: RunState, ended_early: str = "") -> Su
     tested = await run_test(run, finished) if run.settings.test else {}
     claim = make_claim(
         shipped.skill,
-        compare_tests(run.settings.gate, finished, tested),
+        compare_tests(gate, finished, tested),
         shipped=shipped.skill != state.initial.skill,
         fresh=shipment.fresh,
         split=run.splits.test.digest if tested else "",
         uses=count_test_uses(run, shipped.skill) if tested else 0,
+        metric=gate.metric,
+        passed=compare_passed(gate, finished, tested),
     )
     clock.lap("test")
 
@@ -449,7 +453,7 @@ async def finish(run: TrainingRun, state: RunState, ended_early: str = "") -> Su
         spent=spent,
     )
     initial, best, final, best_on_selection = (
-        make_product(run.settings.gate, held, *describe_test(run.settings, tested, held.skill))
+        make_product(gate, held, *describe_test(run.settings, tested, held.skill))
         for held in (state.initial, state.best, state.current, best_so_far)
     )
     return Summary(
@@ -475,18 +479,18 @@ async def finish(run: TrainingRun, state: RunState, ended_early: str = "") -> Su
     )
 
 
-async def choose_shipment(run: TrainingRun, state: RunState) -> tuple[RunState, Shipment]:
+async def choose_shipment(run: TrainingRun, state: RunState, gate: Gate) -> tuple[RunState, Shipment]:
     """Choose the skill to ship by the run's rule. Returns the state too: the rule `best` measures the final skill, and
     it can become the best one."""
     if run.settings.shipping.rule == "certain":
         candidates, allowance = list_ship_candidates(run, state), count_allowance(run, state)
-        return state, await ship(run, state.initial.skill, candidates, allowance)
+        return state, await ship(run, state.initial.skill, candidates, gate, allowance)
     rollouts = 0
     if state.current.measure is None:
         (measure,) = await measure_on_selection(run, [state.current.skill], "ship")
         rollouts = len(run.selection) * run.settings.selection_replicates
-        state = set_measure(state, measure, run.settings.gate)
-    return state, ship_best(run.settings.gate, state.initial, state.best, rollouts)
+        state = set_measure(state, measure, gate)
+    return state, ship_best(gate, state.initial, state.best, rollouts)
 
 
 def describe_test(
@@ -528,10 +532,15 @@ def use_fresh_measure(held: MeasuredSkill, shipment: Shipment) -> MeasuredSkill:
     return held if fresh is None else replace(held, measure=fresh)
 
 
+def compare_passed(gate: Gate, finished: FinishedSkills, tested: Mapping[Skill, TestResult]) -> float | None:
+    """The difference in passed tasks on the test split, if the metric is another one."""
+    found = None if gate.metric == "hard" else compare_tests(replace(gate, metric="hard"), finished, tested)
+    return found.difference if found else None
+
+
 def compare_tests(gate: Gate, finished: FinishedSkills, tested: Mapping[Skill, TestResult]) -> PairedStats | None:
-    """The paired difference of the shipped skill and the initial one on the test split, in passed tasks."""
+    """The paired difference of the shipped skill and the initial one on the test split, by the gate's metric."""
     if finished.best == finished.initial or finished.best not in tested:
         return None
-    hard = replace(gate, metric="hard")
-    differences = pair_marks(hard, tested[finished.best].measure, tested[finished.initial].measure)
+    differences = pair_marks(gate, tested[finished.best].measure, tested[finished.initial].measure)
     return compare_pairs(differences, compute_claim_interval)

@@ -32,6 +32,7 @@ from ludus.reflact.records import (
     Summary,
     count_exclusions,
     count_suspects,
+    find_gate,
 )
 from ludus.reflact.report import run_files as files
 from ludus.reflact.report.run_words import format_difference, has_fresh_scores, is_applied, name_products
@@ -86,7 +87,8 @@ class TrainingBar(LiveLine):
 
     def record(self, record: Record, *, quiet: bool = False) -> None:
         """Show that a part of the run is finished. `quiet`: it was finished in an earlier run, and is not printed."""
-        self._scores = describe_scores(record.state.current, record.state.best, self._gate)
+        gate = find_gate(self._gate, record.state)
+        self._scores = describe_scores(record.state.current, record.state.best, gate)
         self._done = sum(entry.calls for entry in record.state.spent if entry.role == "agent")
         if not quiet:
             self.print(describe_record(record, self._gate, self._steps))
@@ -110,6 +112,7 @@ def describe_scores(current: MeasuredSkill, best: MeasuredSkill, gate: Gate) -> 
 
 def describe_record(record: Record, gate: Gate, steps: int) -> str:
     """A finished part of a training run, in one line."""
+    gate = find_gate(gate, record.state)
     match record:
         case Baseline():
             return (
@@ -138,8 +141,8 @@ def _describe_step(step: Step, gate: Gate) -> str:
         parts.append(f"{step.verdict.excluded} without a score")
     if step.fates:
         parts.append(f"{_count_applied(step)} of {len(step.fates)} changes")
-    if step.hard is not None:
-        parts.append(f"train {format_number(step.hard)}")
+    if (train := step.compute_train_score(gate)) is not None:
+        parts.append(f"train {format_number(train)}{' (score)' if gate.metric == 'soft' else ''}")
     if step.events:
         parts.append(f"{len(step.events)} {'reply' if len(step.events) == 1 else 'replies'} unusable")
     parts += [f"warning: {warning}" for warning in step.warnings]
@@ -185,6 +188,7 @@ def print_training(
         console.print("nothing is finished yet")
         return
     last = records[-1]
+    gate = find_gate(gate, last.state)
     if isinstance(last, Summary) and last.claim is not None:
         console.print(
             make_text(f"{last.claim.sentence}\n", "bold green" if last.claim.is_better else "bold"), soft_wrap=True
@@ -229,7 +233,7 @@ def _make_step_row(step: Step, gate: Gate) -> "list[str | Text]":
     now, most = compute_score(gate, step.state.current), compute_score(gate, step.state.best)
     candidate = step.verdict.candidate if step.verdict else None
     colour = "green" if step.action.startswith(("accept", "force")) else "red" if step.action == "reject" else "dim"
-    cells = [_format_optional(value) for value in (now, most, step.hard)]
+    cells = [_format_optional(value) for value in (now, most, step.compute_train_score(gate))]
     words = make_text(step.action, colour)
     change = _format_difference(step.verdict)
     return [str(step.number), str(step.epoch), words, _format_optional(candidate), change, *cells]
@@ -247,10 +251,13 @@ def _print_skills(records: Sequence[Record], console: "Console", gate: Gate) -> 
     table = make_table("skill", "from", _name_selection(last, gate), "test (passed)")
     for name, skill in skills.items():
         shown = name if tests or name != "final" else "current"
-        table.add_row(shown, make_text(skill.origin), _format_score(skill, gate), _format_test(tests.get(name)))
+        table.add_row(shown, make_text(skill.origin), _format_score(skill, gate), _format_test(tests.get(name), gate))
     for name in tests.keys() - skills.keys():
         table.add_row(
-            name, make_text(tests[name].origin), _format_optional(tests[name].selection), _format_test(tests[name])
+            name,
+            make_text(tests[name].origin),
+            _format_optional(tests[name].selection),
+            _format_test(tests[name], gate),
         )
     console.print(table)
 
@@ -261,13 +268,15 @@ def _name_selection(last: Record, gate: Gate) -> str:
     return f"selection ({METRICS[gate.metric]}, {'fresh' if fresh else 'biased'})"
 
 
-def _format_test(product: Product | None) -> str:
+def _format_test(product: Product | None, gate: Gate) -> str:
     if product is None or product.test is None:
         return "" if product is None else "not tested"
     bucket = product.test.overall
     band = f" [{format_number(bucket.interval.low)}, {format_number(bucket.interval.high)}]" if bucket.interval else ""
     failed = f", {product.test.failed} without a score" if product.test.failed else ""
-    return f"{_format_optional(bucket.hard)}{band} of {bucket.tasks} task{'' if bucket.tasks == 1 else 's'}{failed}"
+    graded = f"score {_format_optional(bucket.soft)}, passed " if gate.metric == "soft" else ""
+    tasks = f"{bucket.tasks} task{'' if bucket.tasks == 1 else 's'}"
+    return f"{graded}{_format_optional(bucket.hard)}{band} of {tasks}{failed}"
 
 
 def _format_optional(value: float | None) -> str:

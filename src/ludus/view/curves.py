@@ -4,7 +4,7 @@ import math
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 
-from ludus.reflact.records import Record
+from ludus.reflact.records import Record, find_gate
 from ludus.reflact.report.score_curve import make_curve
 from ludus.reflact.train_settings import TrainSettings
 from ludus.rl.records import RlStep
@@ -122,7 +122,8 @@ def _make_throughput(facts: RunFacts) -> Iterator[ChartCurve]:
 
 def make_training_curves(records: Sequence[Record], settings: TrainSettings) -> Iterator[ChartCurve]:
     """The scores of a training run by step, and what was decided."""
-    drawn = make_curve(records, settings.gate)
+    gate = find_gate(settings.gate, records[-1].state) if records else settings.gate
+    drawn = make_curve(records, gate)
     now, before = (
         ("text that would ship, expected", "initial skill, expected")
         if drawn.expected

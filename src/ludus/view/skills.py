@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ludus.errors import ConfigError
-from ludus.reflact.records import EpochEnd, MeasuredSkill, Record, Step
+from ludus.reflact.records import EpochEnd, MeasuredSkill, Record, Step, find_gate
 from ludus.reflact.report.line_histories import RolloutPlace
 from ludus.reflact.report.score_curve import compute_score_interval
 from ludus.reflact.review import SkillReview, read_reviews
@@ -49,6 +49,8 @@ class _Versions:
         self.settings: TrainSettings = read_train_settings(directory)
         self.records: list[Record] = list(read_records(directory))
         self.reviews: tuple[SkillReview, ...] = read_reviews(directory)
+        gate = self.settings.gate
+        self.gate = find_gate(gate, self.records[-1].state) if self.records else gate
         self.named = list_versions(self.records, self.settings) if self.records else {}
         self.skills: dict[str, Skill] = {}
         self.names: dict[str, list[str]] = {}
@@ -78,8 +80,8 @@ class _Versions:
             origin=names[0],
             step=next((step for step in map(_read_step, names) if step), 0),
             decision=self._decide(hash, names),
-            score=compute_score(self.settings.gate, measured) if measured else None,
-            interval=compute_score_interval(measured.measure, self.settings.gate) if measured else None,
+            score=compute_score(self.gate, measured) if measured else None,
+            interval=compute_score_interval(measured.measure, self.gate) if measured else None,
             characters=len(skill.text),
             lines=len(new),
             tokens=len(skill.text) // 4,

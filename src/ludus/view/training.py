@@ -5,7 +5,7 @@ from typing import NamedTuple
 import msgspec
 
 from ludus.config import list_assumed
-from ludus.reflact.records import Record, Summary
+from ludus.reflact.records import Record, Summary, find_gate
 from ludus.reflact.report.score_curve import compute_score_interval
 from ludus.reflact.stages.evaluate import compute_score
 from ludus.reflact.train_settings import TrainSettings
@@ -36,11 +36,13 @@ def find_reached_score(run: RunDir) -> RunScore:
     last: Record | None = None
     for last in read_records(run):  # noqa: B007
         pass
-    if isinstance(last, Summary) and last.best.test is not None:
-        return RunScore(last.best.test.overall.hard, "test", last.best.test.overall.interval)
     if last is None:
         return RunScore(None, "selection")
-    gate = read_train_settings(run).gate
+    gate = find_gate(read_train_settings(run).gate, last.state)
+    if isinstance(last, Summary) and last.best.test is not None:
+        tested = last.best.test.overall
+        is_soft = gate.metric == "soft"
+        return RunScore(tested.soft if is_soft else tested.hard, "test", None if is_soft else tested.interval)
     return RunScore(
         compute_score(gate, last.state.best), "selection", compute_score_interval(last.state.best.measure, gate)
     )

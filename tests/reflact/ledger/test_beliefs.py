@@ -62,3 +62,15 @@ def test_the_pass_rate_of_a_text_is_predicted_from_all_outcomes():
     assert predict_pass_rate(ledger, [line]) == pytest.approx(0.8, abs=0.07)
     assert predict_pass_rate(ledger, []) == pytest.approx(0.3, abs=0.07)
     assert predict_pass_rate(LineLedger(), []) is None
+
+
+def test_a_graded_score_moves_beliefs_towards_it():
+    """A line that lifts the score from 0.5 to 0.8, though nothing ever passes."""
+    beliefs: dict[str, Gaussian] = {}
+    for n in range(400):
+        lines = ["L1"] if n % 2 else []
+        update_beliefs(beliefs, f"t{n % 40}", "", lines, lines, 0.8 if lines else 0.5)
+    base = beliefs["base"].mean + beliefs["kind/"].mean
+    lift = beliefs["effect/L1/"].mean + beliefs["help/L1"].mean + beliefs["any effect"].mean + beliefs["any help"].mean
+    assert compute_normal_cdf(base) == pytest.approx(0.5, abs=0.08)
+    assert compute_normal_cdf(base + lift) == pytest.approx(0.8, abs=0.08)

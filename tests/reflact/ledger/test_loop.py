@@ -1,6 +1,7 @@
 """The recipe `ledger` end to end, in a small world where it is known what helps and what harms."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from ludus.reflact.gate import Gate
 from ludus.reflact.items import credit_item
 from ludus.reflact.ledger.credit import add_readings
 from ludus.reflact.ledger.line_records import LineLedger
@@ -47,8 +49,20 @@ def test_the_rules_that_help_are_found_shipped_and_claimed(world: SimpleNamespac
     assert end.best.test is not None and end.initial.test is not None
     assert (end.initial.test.overall.hard, end.best.test.overall.hard) == (0.0, 1.0)
     assert end.claim is not None and end.claim.is_better
-    assert end.claim.sentence.startswith("+100 points [") and "on 6 test tasks" in end.claim.sentence
+    assert end.shipment is not None and end.shipment.metric == end.claim.metric == "soft", "failures have a quarter"
+    assert re.fullmatch(r"\+75 points of score \[.*\] on only 6 test tasks \(passed: \+100\)", end.claim.sentence)
     assert {entry.stage for entry in end.spent if entry.role == "agent"} == {"rollout", "ship", "test"}
+
+
+def test_the_metric_can_be_set(world: SimpleNamespace):
+    graded, passed = train(world), train(world, settings=replace(SETTINGS, gate=Gate(metric="hard")))
+    end = get_summary(passed)
+    assert end.claim is not None and end.claim.sentence.startswith("+100 points [")
+    scores = [
+        [r.score for step in get_steps(run) if step.lines for r in step.lines.readings] for run in (graded, passed)
+    ]
+    assert set(scores[0]) == {None, 0.25}, "a pass needs no score"
+    assert set(scores[1]) == {None}
 
 
 def harmful(world: SimpleNamespace) -> Any:

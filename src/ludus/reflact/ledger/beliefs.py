@@ -46,10 +46,11 @@ def get_effect(beliefs: Mapping[str, Gaussian], line: str, kind: str) -> Gaussia
 
 
 def update_beliefs(
-    beliefs: dict[str, Gaussian], task: str, kind: str, lines: Sequence[str], called: Sequence[str], passed: bool
+    beliefs: dict[str, Gaussian], task: str, kind: str, lines: Sequence[str], called: Sequence[str], outcome: float
 ) -> None:
     """Add the outcome of one rollout. `lines` are the lines of its text, `called` those of them whose situation has
-    spoiled this task before."""
+    spoiled this task before. `outcome` is 1 if it passed, 0 if it failed, and a graded score counts as so much of a
+    pass and so much of a failure."""
     factors: list[tuple[str, float, Gaussian]] = [
         ("base", 1.0, beliefs.get("base", _BASE)),
         (name := f"kind/{kind}", 1.0, beliefs.get(name, _KIND)),
@@ -72,15 +73,16 @@ def update_beliefs(
         mean += times * belief.mean
         variance += times * times * belief.variance
     deviation = math.sqrt(variance)
-    sign = 1.0 if passed else -1.0
-    surprise = max(-8.0, sign * mean / deviation)  # beyond that the ratio below has no digits left
-    ratio = compute_normal_density(surprise) / compute_normal_cdf(surprise)
-    shrink = ratio * (ratio + surprise) / variance
+    push = shrink = 0.0
+    for sign, share in ((1.0, outcome), (-1.0, 1.0 - outcome)):
+        if share:
+            surprise = max(-8.0, sign * mean / deviation)  # beyond that the ratio below has no digits left
+            ratio = compute_normal_density(surprise) / compute_normal_cdf(surprise)
+            push += share * sign * ratio
+            shrink += share * ratio * (ratio + surprise) / variance
     for name, times, belief in factors:
         step = times * belief.variance
-        beliefs[name] = Gaussian(
-            belief.mean + step * sign * ratio / deviation, belief.variance * (1.0 - times * step * shrink)
-        )
+        beliefs[name] = Gaussian(belief.mean + step * push / deviation, belief.variance * (1.0 - times * step * shrink))
 
 
 class KindSlope(NamedTuple):

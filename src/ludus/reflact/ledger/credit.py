@@ -47,7 +47,7 @@ def add_readings(ledger: LineLedger, readings: Sequence[Reading], tuning: Ledger
         missing = [s.label for s in situations.values() if reading.task in s.called and s.label not in covered]
         update_hazards(hazards, reading, [line.id for line in present], missing)
         called = [line.id for line in present if _is_called(situations, line.situation, reading.task)]
-        update_beliefs(beliefs, reading.task, reading.kind, [line.id for line in present], called, reading.passed)
+        update_beliefs(beliefs, reading.task, reading.kind, [line.id for line in present], called, reading.outcome)
     return replace(
         ledger,
         lines=tuple(lines.values()),
@@ -77,7 +77,8 @@ def _credit_line(
         return line
     suspected = line.id in reading.suspects
     low, high = _HARM_RANGE
-    harm = line.harm.get(reading.kind, tuning.harm_prior) + (tuning.suspected if suspected else -tuning.cleared)
+    cleared = tuning.cleared * (1.0 - reading.outcome)  # a rollout that went well clears no line
+    harm = line.harm.get(reading.kind, tuning.harm_prior) + (tuning.suspected if suspected else -cleared)
     return replace(
         line, harm={**line.harm, reading.kind: min(high, max(low, harm))}, suspected=line.suspected + suspected
     )

@@ -182,12 +182,19 @@ class Reading(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The ids of the lines in this text."""
     passed: bool | None
     """None if the rollout has no score: it says nothing."""
+    score: float | None = None
+    """Its score between 0 and 1, if that says more than whether it passed."""
     read: bool = True
     """Whether the causes are known: the rollout passed, or an analyst has read it."""
     situations: tuple[str, ...] = ()
     """The labels of the situations that spoiled it."""
     suspects: tuple[str, ...] = ()
     """The ids of lines in the text that an analyst suspects of misleading the agent."""
+
+    @property
+    def outcome(self) -> float:
+        """How well it went, from 0 to 1."""
+        return float(bool(self.passed)) if self.score is None else self.score
 
 
 class LineProposal(Struct, frozen=True, kw_only=True, omit_defaults=True):

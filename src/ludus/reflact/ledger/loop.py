@@ -21,6 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ludus.encoding import to_json
+from ludus.reflact.gate import ScoreTally
 from ludus.reflact.guards import Guard
 from ludus.reflact.items import Item
 from ludus.reflact.journal import Clock, open_task_group
@@ -39,7 +40,7 @@ from ludus.reflact.ledger.line_records import (
 )
 from ludus.reflact.ledger.rollout_plan import RolloutPlan, plan_rollouts
 from ludus.reflact.ledger.sampling import drop_own_lines, group_rivals, sample_lines, sample_tasks
-from ludus.reflact.measure import Trial, is_success
+from ludus.reflact.measure import Trial, choose_success_at, is_success, read_graded_score, tally_scores
 from ludus.reflact.proposers import Proposer, View, check_result
 from ludus.reflact.records import (
     LEDGER_ACTIONS,
@@ -55,6 +56,7 @@ from ludus.reflact.records import (
 )
 from ludus.reflact.splits import derive_step_seed, order_tasks
 from ludus.reflact.stages.appendix import extend_notes
+from ludus.reflact.train_settings import TrainSettings
 from ludus.reflact.training_run import TrainingRun
 from ludus.skill import Edit, Skill, add_notes, read_notes
 from ludus.store import Store
@@ -88,7 +90,7 @@ async def train_lines(run: TrainingRun, state: RunState) -> AsyncGenerator[Step,
         step = await run.load_or_run(Step, take_ledger_step, state)
         yield step
         state = step.state
-        shipping = 4 * len(run.selection) if plan.total is None else plan.total - plan.training
+        shipping = _count_shipping(run) if plan.total is None else plan.total - plan.training
         run.hold_reserve(shipping + run.test_rollouts, count_rollouts(state.spent))
 
 
@@ -100,6 +102,10 @@ def open_ledger(run: TrainingRun, initial: Skill) -> LineLedger:
     lines = make_passage_lines(initial)
     ledger = LineLedger(lines=lines, working=tuple(line.id for line in lines))
     return replace(ledger, assessed=assess_lines(ledger, settings.tuning))
+
+def _count_shipping(run: TrainingRun) -> int:
+    """About how many rollouts shipping takes if nothing limits it: mostly one candidate beside the initial skill."""
+    return 2 * len(run.selection) * (1 + run.settings.shipping.count_passes(len(run.selection)))
 
 
 def plan_run(run: TrainingRun) -> RolloutPlan:
@@ -126,6 +132,8 @@ async def take_ledger_step(run: TrainingRun, state: RunState) -> Step:
     clock.lap("rollout")
 
     # 3 read
+    tally = tally_scores(state.scores or ScoreTally(), rollouts)
+    view = use_success_bar(view, tally)
     read = read_rollouts if run.proposer.names_causes else propose_from_outcomes
     readings, reflections = await read(run.proposer, view, ledger, base, samples, rollouts)
     clock.lap("reflect")
@@ -165,6 +173,7 @@ async def take_ledger_step(run: TrainingRun, state: RunState) -> Step:
             current=MeasuredSkill(working, f"step_{number:04d}", number) if changed else state.current,
             spent=add_costs(state.spent, spent),
             ledger=after,
+            scores=tally,
         ),
     )
 
@@ -182,6 +191,12 @@ def find_silence(ledger: LineLedger, step: int) -> str:
         "outcomes say about passages of the initial skill. Read a reply with `ludus show RUN`, and use a stronger "
         "optimizer or other prompts (train.prompts)"
     )
+
+def use_success_bar(view: View, tally: ScoreTally) -> View:
+    """The view with the score from which a rollout is a success, where the scores so far decide it."""
+    settings = view.settings
+    bar = choose_success_at(settings.success_at, settings.gate, tally)
+    return view if bar == settings.success_at else dataclasses.replace(view, settings=replace(settings, success_at=bar))
 
 
 def _add_ledger_notes(initial: Skill, ledger: LineLedger) -> Skill:
@@ -230,7 +245,7 @@ async def read_rollouts(
     rollouts: Sequence[Rollout],
 ) -> tuple[tuple[Reading, ...], list[LineReflection]]:
     """What each rollout says, and what the analysts propose."""
-    readings = _make_readings(samples, rollouts, view.settings.success_at)
+    readings = _make_readings(samples, rollouts, view.settings)
     failed = [place for place, reading in enumerate(readings) if reading.passed is False]
     size = view.settings.minibatch_size
     parts = [failed[start : start + size] for start in range(0, len(failed), size)]
@@ -267,7 +282,7 @@ async def propose_from_outcomes(
     Nobody reads why a rollout failed, so only its outcome counts, and each item has its own situation. The proposer
     sees the text with all lines that are alive, so that it does not propose them again.
     """
-    readings = _make_readings(samples, rollouts, view.settings.success_at)
+    readings = _make_readings(samples, rollouts, view.settings)
     shown = dataclasses.replace(view, skill=ledger.compose(base, ledger.alive)[0])
     found = await proposer.reflect(shown, 1, _stream(rollouts))
     reflections = check_result(proposer, "reflect", found, Reflection, "Reflections")
@@ -295,13 +310,16 @@ def _make_own_proposal(item: Item, place: int, step: int, ledger: LineLedger, ba
 
 
 def _make_readings(
-    samples: Sequence[SampledTrial], rollouts: Sequence[Rollout], success_at: float | None
+    samples: Sequence[SampledTrial], rollouts: Sequence[Rollout], settings: TrainSettings
 ) -> list[Reading]:
     """The outcome of each rollout. Nothing is known about situations yet."""
     readings: list[Reading] = []
     for (task, skill, lines), rollout in zip(samples, rollouts, strict=True):
-        passed = None if rollout.score is None else is_success(rollout, success_at)
-        readings.append(Reading(task=task.id, kind=task.kind, skill=skill.hash, lines=lines, passed=passed))
+        passed = None if rollout.score is None else is_success(rollout, settings.success_at)
+        score = read_graded_score(rollout, settings.gate)
+        readings.append(
+            Reading(task=task.id, kind=task.kind, skill=skill.hash, lines=lines, passed=passed, score=score)
+        )
     return readings
 
 

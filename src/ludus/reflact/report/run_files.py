@@ -21,7 +21,7 @@ import msgspec
 
 from ludus.encoding import to_json
 from ludus.reflact.gate import Gate
-from ludus.reflact.records import Claim, MeasuredSkill, Record, Summary
+from ludus.reflact.records import Claim, MeasuredSkill, Record, Summary, find_gate
 from ludus.reflact.report.run_words import sum_times
 from ludus.reflact.stages.evaluate import compute_score
 from ludus.reflact.train_settings import TrainSettings
@@ -43,6 +43,7 @@ def encode_line(record: Record, gate: Gate) -> bytes:
     plain["state"] = {
         "epoch": record.state.epoch,
         "step": record.state.step,
+        "metric": (gate := find_gate(gate, record.state)).metric,
         "current": _describe_skill(record.state.current, gate),
         "best": _describe_skill(record.state.best, gate),
     }

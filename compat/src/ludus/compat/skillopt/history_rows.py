@@ -8,7 +8,7 @@ of the recipe `ledger`.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ludus.reflact.gate import Gate
+from ludus.reflact.gate import Gate, resolve_metric
 from ludus.reflact.items import Document, Item, Suggestion
 from ludus.reflact.records import BudgetDecision, Fate, MeasuredSkill, Reflection, StageCost, Step
 from ludus.reflact.stages.evaluate import compute_score
@@ -66,7 +66,7 @@ def build_row(step: Step, gate: Gate) -> JsonObject:
         **_describe_update(step),
         "selection_hard": measure.hard if measure else None,
         "selection_soft": measure.soft if measure else None,
-        "gate_metric": gate.metric,
+        "gate_metric": resolve_metric(gate).metric,
         "candidate_gate_score": verdict.candidate if verdict else None,
         "action": name_action(step),
         **_count_notes(step),

@@ -18,7 +18,7 @@ from ludus.models.settings import EmbeddedSettings
 from ludus.policy import Agent, Limits, Policy
 from ludus.sandbox import SandboxSpec
 from ludus.sandbox.backends import get_image_support
-from ludus.skill import Skill, parse_file
+from ludus.skill import Skill
 
 if TYPE_CHECKING:
     from ludus.harness import Harness
@@ -134,9 +134,9 @@ def _choose_limits(config: Config) -> Limits:
 def _read_skill(path: str) -> Skill | None:
     if not path:
         return None
+    from ludus.skill_folder import read_skill
+
     try:
-        return parse_file(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"agent.skill: there is no file {path}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"agent.skill: {path} cannot be read: {error}") from None
+        return read_skill(Path(path).expanduser())
+    except ConfigError as error:
+        raise ConfigError(f"agent.skill: {error}") from None

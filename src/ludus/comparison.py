@@ -12,9 +12,9 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
-from ludus.stats import Interval, PairedStats, compare_pairs, compute_interval, compute_spread, summarize
+from ludus.stats import Interval, PairedStats, SkillLoads, compare_pairs, compute_interval, compute_spread, summarize
 from ludus.types import Group, Task, Usage
 
 TaskKey = tuple[str, str]
@@ -39,6 +39,8 @@ class ComparedRun(Struct, frozen=True, kw_only=True):
     usage: Usage
     """Of the recorded attempts."""
     median_seconds: float | None
+    skill_loads: SkillLoads | UnsetType = UNSET
+    """How many rollouts loaded the skill, of runs whose skill lay in slots as files."""
 
 
 class TaskDifference(Struct, frozen=True):
@@ -224,4 +226,5 @@ def _describe_run(name: str, groups: Sequence[Group]) -> ComparedRun:
         mean_without_suspects=summary.overall.mean_without_suspects,
         usage=summary.usage,
         median_seconds=spread.median if spread else None,
+        skill_loads=summary.skill_loads,
     )

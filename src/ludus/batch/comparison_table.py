@@ -14,7 +14,7 @@ from ludus.command.terminal import (
     make_text,
 )
 from ludus.comparison import ComparedRun, PairComparison, RunComparison, TaskDifference
-from ludus.stats import Interval
+from ludus.stats import Interval, describe_loads
 from ludus.types import Usage
 
 if TYPE_CHECKING:  # importing rich takes a while, and most commands do not draw
@@ -35,6 +35,9 @@ def print_comparison(comparison: RunComparison, console: "Console | None" = None
             without = "none" if run.mean_without_suspects is None else format_number(run.mean_without_suspects)
             text = f"{run.name}: {run.suspects} of {run.rollouts} rollouts are suspect; mean {without} without them"
             console.print(make_text(text, "magenta"), soft_wrap=True)
+        if run.skill_loads:
+            words = f"{run.name}: skill loaded in {describe_loads(run.skill_loads)}"
+            console.print(make_text(words, "" if run.skill_loads.loaded else "magenta"), soft_wrap=True)
     console.print("\ndifferences on the same tasks, paired")
     console.print(_make_pair_table(comparison.pairs, labels))
     for pair in comparison.pairs:

@@ -139,6 +139,14 @@ class Skill(Struct, frozen=True, omit_defaults=True):
         return Skill(self.text, tuple(file for file in self.files if file.path != path))
 
 
+def render_whole(skill: Skill) -> str:
+    """All texts of a skill as one: the document, then each file below a line with its path."""
+    if not skill.files:
+        return skill.text
+    parts = (f"==== {each.path} ====\n{each.text or f'({len(each.data):,} bytes)'}" for each in skill.files)
+    return "\n\n".join((skill.text.rstrip("\n"), *(part.rstrip("\n") for part in parts))) + "\n"
+
+
 @lru_cache(maxsize=256)  # it is on every rollout's record, and a run has few texts at a time
 def _hash_text(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]

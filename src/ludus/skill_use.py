@@ -74,11 +74,11 @@ async def place_skill(policy: Policy, box: Sandbox | None) -> PlacedSkill | None
         inside = box.resolve(folder)
         if (await box.exec(f"test -e {shlex.quote(inside)} || test -L {shlex.quote(inside)}")).exit_code == 0:
             raise SetupError(f"the task has {folder} already: choose another agent.skill_folder", retryable=False)
-        await box.unpack(_pack(skill), folder)
+        await box.unpack(pack_skill(skill), folder)
         return await _mark_files(skill, inside, box)
 
 
-def _pack(skill: Skill) -> bytes:
+def pack_skill(skill: Skill) -> bytes:
     """The files as an archive for the slot."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:

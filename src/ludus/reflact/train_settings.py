@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from ludus.errors import ConfigError
+from ludus.reflact.disclosure import PackageSettings
 from ludus.reflact.gate import Gate
 from ludus.reflact.guards import GuardSettings
 from ludus.reflact.ledger.settings import LedgerSettings, Probability
@@ -186,6 +187,8 @@ class TrainSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
     """The rule that accepts or rejects candidates."""
     guards: GuardSettings = GuardSettings()
     """What may not get into the skill."""
+    package: PackageSettings = PackageSettings()
+    """What a skill package may grow to, and how its scripts are checked."""
     selection_size: Whole = 0
     """Use only this many selection tasks; 0 uses all."""
     selection_draw: Literal["random", "first"] = "random"
@@ -229,6 +232,7 @@ class TrainSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
 
     added_later: ClassVar[tuple[str, ...]] = (
         "proposer_options", "recipe", "ledger", "shipping", "guards", "selection_draw", "support", "rewrite_extra",
+        "package",
     )  # fmt: skip
     assumed_before: ClassVar[Mapping[str, Any]] = {
         "recipe": "reflact",

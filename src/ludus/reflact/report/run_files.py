@@ -2,7 +2,8 @@
 
     steps.jsonl        a line for the baseline, each step and each end of an epoch, as they happen
     summary.json       the result of the run, its claim first
-    best/SKILL.md      the skill that is shipped; until the end, the best one so far
+    best/SKILL.md      the skill that is shipped, with the files of its package; until the end, the best one so far
+    package/NAME/      the same for agents, at the end: in a folder of its name, with the claim in its front matter
     best-on-selection/SKILL.md  the one with the highest score on the selection split (recipe `reflact`)
     final/SKILL.md     the current skill; at the end, the final one
     report.html        everything as a page
@@ -22,6 +23,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ludus.encoding import to_json
+from ludus.errors import ConfigError
 from ludus.reflact.gate import Gate
 from ludus.reflact.records import Claim, MeasuredSkill, Record, Summary
 from ludus.reflact.report.training_page import render_page, sum_times
@@ -30,6 +32,7 @@ from ludus.reflact.stages.evaluate import compute_score
 from ludus.reflact.train_settings import TrainSettings
 from ludus.reflact.training_run import RECORDS
 from ludus.skill import Skill, render_file
+from ludus.skill_folder import render_package, write_package
 from ludus.store import RunDir
 
 STEPS = "steps.jsonl"
@@ -37,6 +40,7 @@ SUMMARY = "summary.json"
 BEST = "best/SKILL.md"
 BEST_ON_SELECTION = "best-on-selection/SKILL.md"
 FINAL = "final/SKILL.md"
+PACKAGE = "package"
 REPORT = "report.html"
 
 _EVERY = 10.0
@@ -67,6 +71,20 @@ def encode_summary(record: Summary, records: Sequence[Record]) -> bytes:
 
 def _describe_skill(measured: MeasuredSkill, gate: Gate) -> dict[str, Any]:
     return {"skill": measured.skill.hash, "origin": measured.origin, "score": compute_score(gate, measured)}
+
+
+def make_stamp(shipped: MeasuredSkill, claim: Claim | None, run: str) -> dict[str, str]:
+    """What the front matter of a shipped skill says of it: version, hash, the claim with its interval, the evidence."""
+    said = "nothing was tested" if claim is None else " ".join(claim.sentence.split())
+    if claim is not None and claim.interval is not None and claim.difference is not None:
+        low, high = (f"{100 * bound:+.1f}" for bound in (claim.interval.low, claim.interval.high))
+        said += f" [{100 * claim.difference:+.1f} points, 95 % {low} to {high}, {claim.tasks} tasks]"
+    return {
+        "ludus-version": shipped.origin,
+        "ludus-hash": shipped.skill.hash,
+        "ludus-claim": said.replace("---", "-"),  # a row of hyphens ends front matter for some readers
+        "ludus-evidence": f"{run}/{SUMMARY}",
+    }
 
 
 def find_tested_skills(run: Path, test_split: str) -> frozenset[str]:
@@ -112,7 +130,7 @@ class RunRecorder:
         self._lines = list(run.read_lines(STEPS))
         self.known = sum(1 for _ in run.read_records(RECORDS))
         """The number of records in the store, which the run will yield first."""
-        self._skills: dict[str, str] = {}
+        self._skills: dict[str, Skill] = {}
         self._reported = time.monotonic()
 
     def add(self, record: Record) -> None:
@@ -125,6 +143,8 @@ class RunRecorder:
             self._drop_lines_after()
         if isinstance(record, Summary) or len(self.records) >= self.known:  # else the files are newer than this record
             self._write_skill(BEST, record.state.best.skill)
+            if isinstance(record, Summary):
+                self._write_shipped(record)
             self._write_skill(FINAL, record.state.current.skill)
             if (best := _find_best_on_selection(record)) is not None:
                 self._write_skill(BEST_ON_SELECTION, best)
@@ -158,9 +178,29 @@ class RunRecorder:
             self._run.write(STEPS, (line + b"\n" for line in self._lines))
 
     def _write_skill(self, name: str, skill: Skill) -> None:
-        if self._skills.get(name) != skill.text:
-            self._skills[name] = skill.text
+        before = self._skills.get(name)
+        if before == skill:
+            return
+        self._skills[name] = skill
+        folder = (self._run.path / name).parent
+        if skill.files or (before and before.files):
+            write_package(render_package(skill, *self._head), folder)
+        else:
             self._run.write(name, render_file(skill, *self._head).encode())
+
+    def _write_shipped(self, record: Summary) -> None:
+        """Write the shipped skill as agents install it, with its claim. The form wants a folder of the skill's name, so
+        a document whose own front matter is not in that form is in `best` only."""
+        best = record.state.best
+        try:
+            front = best.skill.front
+        except ConfigError:
+            return
+        if not best.skill.text.strip():
+            return
+        name = front.name if front else self._head.name
+        stamp = make_stamp(best, record.claim, self._run.path.resolve().name)
+        write_package(render_package(best.skill, *self._head, stamp), self._run.path / PACKAGE / name)
 
 
 def _find_best_on_selection(record: Record) -> Skill | None:

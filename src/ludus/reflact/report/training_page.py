@@ -38,7 +38,7 @@ from ludus.reflact.report.score_curve import Curve, compute_score_interval, draw
 from ludus.reflact.report.transcripts_page import make_link, name_part
 from ludus.reflact.stages.evaluate import compute_score
 from ludus.reflact.train_settings import TrainSettings
-from ludus.skill import Skill
+from ludus.skill import Skill, render_whole
 from ludus.stats import Interval, PairedStats, warn_of_exclusions
 from ludus.trajectory_page import TEMPLATE as PAGE
 from ludus.types import Usage
@@ -166,7 +166,7 @@ def _find_shipping(settings: TrainSettings, last: Record) -> Skill:
 
 def _render_side_by_side(initial: Skill, shipped: Skill, name: str) -> Html:
     """Two texts beside each other, with the lines that only one of them has marked."""
-    before, after = initial.text.splitlines(), shipped.text.splitlines()
+    before, after = render_whole(initial).splitlines(), render_whole(shipped).splitlines()
     same = difflib.SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks()
     kept = {place for block in same for place in range(block.a, block.a + block.size)}
     stayed = {place for block in same for place in range(block.b, block.b + block.size)}
@@ -414,7 +414,8 @@ def _render_warnings(warnings: Iterable[str]) -> list[Html]:
 
 def _render_diff(before: Skill, after: Skill) -> Html:
     """The added and removed lines, with some context."""
-    lines = list(difflib.unified_diff(before.text.splitlines(), after.text.splitlines(), lineterm="", n=2))[2:]
+    texts = (render_whole(before).splitlines(), render_whole(after).splitlines())
+    lines = list(difflib.unified_diff(*texts, lineterm="", n=2))[2:]
     kinds = {"+": "added", "-": "removed", "@": "place"}
     shown = [el("div", kinds.get(line[:1], ""), line) for line in lines]
     return el("div", "diff", *(shown or [el("div", "place", "the text is unchanged")]))

@@ -52,6 +52,15 @@ class TaskDifference(Struct, frozen=True):
     second: float
 
 
+class KindDifference(Struct, frozen=True):
+    """Two runs on the shared tasks of one kind: `first` minus `second`."""
+
+    kind: str
+    tasks: int
+    difference: float
+    interval: Interval | None
+
+
 class PairComparison(Struct, frozen=True, kw_only=True):
     """Two runs on the tasks that they share: `first` minus `second`."""
 
@@ -67,6 +76,8 @@ class PairComparison(Struct, frozen=True, kw_only=True):
     won_tasks: tuple[TaskDifference, ...] = ()
     """The tasks that are counted in `won`, those with the largest difference first."""
     lost_tasks: tuple[TaskDifference, ...] = ()
+    kinds: tuple[KindDifference, ...] = ()
+    """The same for each kind of task; empty if there is only one."""
     difference_without_suspects: float | None = None
     """The difference if suspects are left out of both; None if neither has any."""
     verdict: str = ""
@@ -132,11 +143,24 @@ def _compare_pair(
         tied=paired.ties if paired else 0,
         won_tasks=_list_differing(pairs, 1),
         lost_tasks=_list_differing(pairs, -1),
+        kinds=_compare_kinds(pairs, reach),
         difference_without_suspects=_compare_unsuspected(pairs),
         verdict=write_verdict(first, second, paired, interval),
         changed=len(shared) - len(same),
         usage_first=_average_usage(firsts[key] for key in same),
         usage_second=_average_usage(seconds[key] for key in same),
+    )
+
+
+def _compare_kinds(pairs: Sequence[tuple[_TaskScore, _TaskScore]], reach: float) -> tuple[KindDifference, ...]:
+    by_kind: dict[str, list[float]] = {}
+    for one, other in pairs:
+        by_kind.setdefault(one.task.kind, []).append(one.score - other.score)
+    if len(by_kind) < 2:
+        return ()
+    return tuple(
+        KindDifference(kind, len(found), _average(found), compute_paired_interval(found, reach))
+        for kind, found in sorted(by_kind.items())
     )
 
 

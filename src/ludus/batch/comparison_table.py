@@ -103,6 +103,10 @@ def _print_pair(pair: PairComparison, console: "Console") -> None:
             names = [_name_difference(each) for each in tasks[:_NAMED]]
             more = f" and {len(tasks) - _NAMED} more (--json names all)" if len(tasks) > _NAMED else ""
             console.print(make_text(f"{pair.first} {word}: {', '.join(names)}{more}"), soft_wrap=True)
+    for each in pair.kinds:
+        band = _format_interval(each.interval)
+        words = f"  {each.kind or '(no kind)'}: {each.difference:+.3f} {band} on {each.tasks} tasks"
+        console.print(make_text(words), soft_wrap=True)
     if pair.changed:
         text = f"{pair.first}, {pair.second}: {pair.changed} tasks of the same id ask something else: not compared"
         console.print(make_text(text, "magenta"), soft_wrap=True)

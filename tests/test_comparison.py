@@ -5,6 +5,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests import build
 from tests.build import make_completion, make_rollout, make_task
 
 from ludus.comparison import compare_runs, compute_paired_interval
@@ -99,7 +100,7 @@ def test_the_tasks_that_were_won_and_lost_are_named_the_clearest_first():
 def test_runs_are_compared_kind_by_kind():
     def make_run(values: dict[str, float]) -> list[Group]:
         return [
-            make_group(value, task=make_task(f"{kind}{n}", kind=kind))
+            build.make_group(value, task=make_task(f"{kind}{n}", kind=kind))
             for kind, value in values.items()
             for n in range(3)
         ]

@@ -48,6 +48,16 @@ def optimizer(messages, tools, sampling):
             {"op": "write", "path": "../../evil", "content": "x"},
         ]
         return json.dumps({"items": items, "reasoning": "it does not obey"})
+    if stage == "analyst_lines":
+        assert "==== references/rules.md ====" in messages[1].content and "--self-check" in messages[0].content
+        count = int(re.search(r"# Failed rollouts: (\\d+)", messages[1].content)[1])
+        causes = [{"rollout": n, "situations": ["does not obey"]} for n in range(1, count + 1)]
+        items = [
+            {"situation": "does not obey", "path": "references/rules.md", "content": "Obey.", "rollouts": [1]},
+            {"situation": "x", "op": "write", "path": "scripts/bad.py", "content": "#!/bin/sh\\nexit 4\\n"},
+            {"situation": "y", "op": "replace", "path": "nowhere.md", "target": "a", "content": "b"},
+        ]
+        return json.dumps({"rollouts": causes, "items": items})
     if stage == "rank":
         return json.dumps({"selected": [1, 2, 3, 4]})
     return json.dumps({"items": [], "guidance": "", "memory": ""})
@@ -108,3 +118,31 @@ def test_the_published_validator_accepts_the_shipped_package(ludus: Ludus, packa
     assert validator.validate(package) == []
     assert ludus(*WORDS.split()).code == 0
     assert validator.validate(Path("run/package/make-files")) == []
+
+
+def test_the_ledger_puts_lines_of_references_on_trial(ludus: Ludus, package: Path):
+    words = WORDS.replace("--recipe reflact", "--recipe ledger --train.ledger.batch_size 4")
+    done = ludus(
+        *words.replace("--train.edit_budget 4 --train.slow.enabled false ", "").replace("epochs 1", "epochs 6").split()
+    )
+    assert done.code == 0, done.err
+    best = read_package(Path("run/best"))
+    assert best.text == (package / DOCUMENT).read_text(), "the document is as it was"
+    assert best.read("references/rules.md") == "There is no rule in this file yet.\n\nObey.\n"
+    assert json.loads(Path("run/summary.json").read_text())["claim"]["skill"] == best.hash
+    with RunDir.read(Path("run")) as run:
+        steps = [record for record in read_records(run) if isinstance(record, Step)]
+    fates = {fate.item.path: fate for step in steps for fate in step.fates}  # pyright: ignore
+    assert "exit code 4" in fates["scripts/bad.py"].reason
+    assert fates["nowhere.md"].status == "skipped_file_not_found"
+
+
+def test_a_skill_of_one_document_gets_no_files(ludus: Ludus, package: Path):
+    models = Path("models.py")
+    models.write_text(models.read_text().replace("        assert", "        _ ="))
+    done = ludus(*f"{WORDS}/SKILL.md --agent.skill_as file".split())
+    assert done.code == 0, done.err
+    with RunDir.read(Path("run")) as run:
+        steps = [record for record in read_records(run) if isinstance(record, Step)]
+    assert {fate.status for step in steps for fate in step.fates} == {"skipped_no_package"}
+    assert read_package(Path("run/best")).files == ()

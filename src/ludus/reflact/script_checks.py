@@ -29,6 +29,8 @@ _TRIES = 3
 _OUTPUT_CHARS = 400
 _NO_OPTION = "--no-such-option-b7c1"
 FAILED_CHECK = "skipped_script_check"
+NO_PACKAGE = "skipped_no_package"
+"""The fate of an edit of a file where the skill is one document: the agent would never see the file."""
 
 
 class ScriptCheck(Struct, frozen=True):

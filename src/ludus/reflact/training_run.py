@@ -147,6 +147,7 @@ class TrainingRun:
             system=self.system,
             optimizer=self.optimizer,
             place=place,
+            is_package=bool(state.current.skill.files) or self.runner.policy.skill_as == "listed",
         )
 
     async def load_or_run(

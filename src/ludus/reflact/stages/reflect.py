@@ -131,7 +131,7 @@ def _render_item(view: View, form: ItemForm) -> str:
     prompts = view.require_optimizer().prompts
     limit = {"limit": str(view.settings.edit_budget)} if form.limited else {}
     parts = [prompts.render_part(form.prompt, **limit)]
-    if form.item is Edit and view.skill.files:
+    if form.item is Edit and view.is_package:
         parts.append(prompts.render_part("item_files"))
     if view.settings.support == "named":
         parts.append(prompts.render_part("origins"))

@@ -15,7 +15,7 @@ from ludus.reflact.guards import Guard, list_added
 from ludus.reflact.items import Document, Item, number_items
 from ludus.reflact.proposers import View
 from ludus.reflact.records import Fate, UnusableReply
-from ludus.reflact.script_checks import FAILED_CHECK, check_scripts, find_refused_paths
+from ludus.reflact.script_checks import FAILED_CHECK, NO_PACKAGE, check_scripts, find_refused_paths
 from ludus.runner import Runner
 from ludus.skill import Edit, Skill, protect
 
@@ -41,7 +41,10 @@ async def update(view: View, items: Sequence[Item], guard: Guard) -> Update:
     """Make the candidate in the run's update mode."""
     match view.settings.update_mode:
         case "patch":
-            return make_patch(view.skill, items, guard, view.settings.package, lenient=view.settings.lenient_edits)
+            lone = [] if view.is_package else [item for item in items if isinstance(item, Edit) and item.path]
+            fit = [item for item in items if item not in lone]
+            made = make_patch(view.skill, fit, guard, view.settings.package, lenient=view.settings.lenient_edits)
+            return replace(made, fates=(*made.fates, *(Fate(item, NO_PACKAGE) for item in lone)))
         case "rewrite_from_suggestions":
             return refuse_candidate(view.skill, await _rewrite(view, items), guard)
         case "full_rewrite_minibatch":

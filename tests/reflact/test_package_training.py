@@ -28,7 +28,7 @@ def agent(messages, tools, sampling):
     """Loads the skill, then its reference; makes the file only if that tells it to obey."""
     results = [m for m in messages if m.role == "tool"]
     if not results:
-        return call("read_file", path=re.search(r"file: (.*)\\\\)", messages[0].content)[1])
+        return call("read_file", path=re.search("/tmp/skills/[^ )]*SKILL.md", messages[0].content)[0])
     if len(results) == 1:
         return call("read_file", path="/tmp/skills/make-files/references/rules.md")
     if len(results) > 2 or "Obey" not in results[1].content:

@@ -378,6 +378,6 @@ def test_never_loaded_is_told_apart_from_did_not_help_and_unknown_is_neither():
     opened = ("SKILL.md", "references/a.md")
     some = [_use(True, 0.5, opened=opened, shown=opened), _use(True, 0.5, opened=opened, run=("scripts/x",))]
     mixed = summarize([make_group(*some, _use(False, 0.25))]).skill_loads
-    assert mixed and (mixed.loaded, mixed.not_loaded, mixed.files) == (2, 1, {"references/a.md": 2})
+    assert mixed and (mixed.loaded, mixed.unknown, mixed.files) == (2, 0, {"references/a.md": 2})
     assert mixed.scripts == {"scripts/x": 1}
     assert describe_loads(mixed) == "2 of 3 rollouts (67 %); mean 0.500 where it was loaded, 0.250 where it was not"

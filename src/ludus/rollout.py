@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -39,10 +40,12 @@ from ludus.policy import Agent, NextMessage, Policy, Scene
 from ludus.runner import Job, Runner
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.sandbox.file_tree import CollectedFiles
-from ludus.skill_use import PlacedSkill, place_skill, survey_skill
 from ludus.tools import Tool
 from ludus.tools.toolsets import make_tools
 from ludus.types import Failure, Message, Provenance, Rollout, StopReason, Task, Turn
+
+if TYPE_CHECKING:
+    from ludus.skill_use import PlacedSkill
 
 
 async def run(job: Job, runner: Runner, *, attempt: int = 1) -> Rollout:
@@ -57,7 +60,7 @@ async def run(job: Job, runner: Runner, *, attempt: int = 1) -> Rollout:
             log.start()
             if box is not None and env.sandbox is not None:
                 await set_up(env, job.task, box, job.policy.limits)
-            placed = await place_skill(job.policy, box)
+            placed = await _place_skill(job.policy, box)
             log.scene = scene = _make_scene(job, runner, box)
             told = scene.opening
             try:
@@ -170,10 +173,23 @@ async def _lease_slot(job: Job, runner: Runner) -> AsyncGenerator[Sandbox | None
         yield box
 
 
-async def _add_skill_use(acted: Rollout, placed: PlacedSkill | None, scene: Scene, told: Sequence[Message]) -> Rollout:
+async def _place_skill(policy: Policy, box: Sandbox | None) -> "PlacedSkill | None":
+    """Put the skill's files into the slot, if the policy has any."""
+    if policy.skill_file is None:
+        return None
+    from ludus.skill_use import place_skill  # most runs have no such files
+
+    return await place_skill(*policy.skill_file, box)
+
+
+async def _add_skill_use(
+    acted: Rollout, placed: "PlacedSkill | None", scene: Scene, told: Sequence[Message]
+) -> Rollout:
     """The rollout with what became of its skill's files."""
     if placed is None or scene.box is None:
         return acted
+    from ludus.skill_use import survey_skill
+
     use = await survey_skill(placed, scene.policy, scene.box, told, acted.messages)
     return msgspec.structs.replace(acted, skill_use=use)
 

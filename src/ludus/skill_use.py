@@ -56,19 +56,16 @@ class PlacedSkill:
 # ---- placing --------------------------------------------------------------------------------------------------------
 
 
-async def place_skill(policy: Policy, box: Sandbox | None) -> PlacedSkill | None:
-    """Write the skill's files to where the agent looks for them. None if the policy has no files.
+async def place_skill(path: str, skill: Skill, box: Sandbox | None) -> PlacedSkill:
+    """Write the skill's files to the folder of `path`, the path of its document.
 
     Raises:
         SetupError: there is no slot, the task has files of its own there, or they could not be written.
     """
-    if policy.skill_file is None:
-        return None
     if box is None:
         raise SetupError(
             "agent.skill_as: the environment has no slot for the skill's file: use agent.skill_as text", retryable=False
         )
-    path, skill = policy.skill_file
     with boundary(SetupError, f"{path} could not be written"):
         folder = (await resolve_path(path, box)).removesuffix(f"/{DOCUMENT}")
         inside = box.resolve(folder)

@@ -140,10 +140,6 @@ class SkillLoads(Struct, frozen=True):
     scripts: Mapping[str, int]
     """How many rollouts ran each script."""
 
-    @property
-    def not_loaded(self) -> int:
-        return self.rollouts - self.loaded - self.unknown
-
 
 def describe_loads(loads: SkillLoads) -> str:
     """How many rollouts loaded the skill, in words. A skill that was never loaded is told apart from one that did not

@@ -1,6 +1,7 @@
 """Budgets for each level of a package."""
 
-from ludus.reflact.disclosure import PackageSettings, apply_within, list_levels
+from ludus.reflact.disclosure import apply_within, list_levels
+from ludus.reflact.train_settings import PackageSettings
 from ludus.skill import Edit, Skill, SkillFile
 
 SKILL = Skill(

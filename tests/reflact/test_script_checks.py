@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from ludus.env import Env
-from ludus.reflact.disclosure import PackageSettings
 from ludus.reflact.script_checks import check_scripts, list_changed_scripts, make_check_spec
+from ludus.reflact.train_settings import PackageSettings
 from ludus.runner import Runner
 from ludus.sandbox import ImageSpec, SandboxSpec
 from ludus.sandbox.profiles import open_pool

@@ -11,28 +11,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ludus.models.token_estimate import estimate_text
-from ludus.settings import Settings
+from ludus.reflact.train_settings import PackageSettings
 from ludus.skill import DOCUMENT, Edit, EditReport, Skill, apply_edits
-from ludus.types import Positive, Whole
 
 OVER_BUDGET = "skipped_over_budget"
 DESCRIPTION = "description"
-
-
-class PackageSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
-    """What a skill package may grow to, and how its scripts are checked."""
-
-    description_tokens: Whole = 0
-    """The most tokens of the description, which agents pay for in every conversation; 0: no limit but the form's 1,024
-    characters."""
-    body_tokens: Whole = 0
-    """The most tokens of the document without its front matter; 0: no limit."""
-    file_tokens: Whole = 0
-    """The most tokens of each other text of the package; 0: no limit."""
-    scripts: bool = True
-    """Whether proposals may write, change and remove scripts. Each has to pass its own check in a slot."""
-    check_seconds: Positive = 60.0
-    """The time limit of the check of one script."""
 
 
 class DisclosureLevel(Struct, frozen=True):

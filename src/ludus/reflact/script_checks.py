@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ludus.errors import RolloutError
-from ludus.reflact.disclosure import PackageSettings
+from ludus.reflact.train_settings import PackageSettings
 from ludus.runner import Runner
 from ludus.sandbox import ExecResult, Sandbox, SandboxSpec
 from ludus.skill import Skill, SkillFile

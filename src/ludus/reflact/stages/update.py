@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ludus.reflact.disclosure import PackageSettings, apply_within
+from ludus.reflact.disclosure import apply_within
 from ludus.reflact.guards import Guard, list_added
 from ludus.reflact.items import Document, Item, number_items
 from ludus.reflact.proposers import View
 from ludus.reflact.records import Fate, UnusableReply
 from ludus.reflact.script_checks import FAILED_CHECK, NO_PACKAGE, check_scripts, find_refused_paths
+from ludus.reflact.train_settings import PackageSettings
 from ludus.runner import Runner
 from ludus.skill import Edit, Skill, protect
 

@@ -365,7 +365,8 @@ def _read_front(text: str) -> FrontMatter:
     if len(text) > _FRONT_CHARS:
         raise ConfigError(f"skill: the front matter has {len(text):,} characters; it has at most {_FRONT_CHARS:,}")
     try:
-        if any(isinstance(token, yaml.AliasToken | yaml.AnchorToken) for token in yaml.scan(text, yaml.SafeLoader)):
+        tokens: Iterable[object] = yaml.scan(text, yaml.SafeLoader)  # pyright: ignore[reportUnknownMemberType]
+        if any(isinstance(token, yaml.AliasToken | yaml.AnchorToken) for token in tokens):
             raise ValueError("it has anchors or aliases (& and *), which can stand for a text without end")
         front = msgspec.convert(yaml.safe_load(text), FrontMatter)
         msgspec.json.encode(front)  # an escape can stand for half of a surrogate pair, which no file can hold

@@ -5,6 +5,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests import build
 from tests.build import make_completion, make_rollout, make_task
 
 from ludus.comparison import compare_runs, compute_paired_interval
@@ -94,3 +95,17 @@ def test_the_tasks_that_were_won_and_lost_are_named_the_clearest_first():
     (pair,) = compare_runs({"a": one, "b": two}).pairs
     assert [(each.task, each.first, each.second) for each in pair.won_tasks] == [("t1", 1.0, 0.0), ("t0", 0.5, 0.0)]
     assert [each.task for each in pair.lost_tasks] == ["t2"]
+
+
+def test_runs_are_compared_kind_by_kind():
+    def make_run(values: dict[str, float]) -> list[Group]:
+        return [
+            build.make_group(value, task=make_task(f"{kind}{n}", kind=kind))
+            for kind, value in values.items()
+            for n in range(3)
+        ]
+
+    [pair] = compare_runs({"a": make_run({"easy": 1.0, "hard": 0.5}), "b": make_run({"easy": 1.0, "hard": 0.0})}).pairs
+    assert [(each.kind, each.tasks, each.difference) for each in pair.kinds] == [("easy", 3, 0.0), ("hard", 3, 0.5)]
+    [pair] = compare_runs({"a": make_run({"easy": 1.0}), "b": make_run({"easy": 0.0})}).pairs
+    assert pair.kinds == ()

@@ -24,13 +24,14 @@ from ludus.stats import (
     compute_t_quantile,
     compute_win_probability,
     describe_failures,
+    describe_loads,
     estimate_pass_at,
     explain_failed_share,
     make_failure_ledger,
     summarize,
     warn_of_exclusions,
 )
-from ludus.types import Call, Failure, Group, Rollout, Score, ToolResult, Usage
+from ludus.types import Call, Failure, Group, Rollout, Score, SkillUse, ToolResult, Usage
 
 
 def make_run(score: float | None, *, turns: int = 1, seconds: float = 1.0, errors: int = 0) -> Rollout:
@@ -358,3 +359,25 @@ def test_the_share_of_failures_that_ends_a_run(ended: int, lost: int, most: floa
     why = explain_failed_share(ended, {"sandbox": lost}, most)
     assert bool(why) is ends
     assert not ends or f"{lost} of {ended} rollouts ended without a score (slot {lost})" in why
+
+
+# ---- skills in slots ------------------------------------------------------------------------------------------------
+
+
+def _use(loaded: bool | None, value: float, **files: tuple[str, ...]) -> Rollout:
+    rollout = make_group(value).rollouts[0]
+    return msgspec.structs.replace(rollout, skill_use=SkillUse(loaded=loaded, **files))
+
+
+def test_never_loaded_is_told_apart_from_did_not_help_and_unknown_is_neither():
+    assert not summarize([make_group(1.0)]).skill_loads
+    never = summarize([make_group(_use(False, 0.0), _use(False, 1.0))]).skill_loads
+    assert never and describe_loads(never).startswith("0 of 2 rollouts (0 %): it was never loaded")
+    unseen = summarize([make_group(_use(False, 0.0), _use(None, 1.0))]).skill_loads
+    assert unseen and describe_loads(unseen) == "0 of 2 rollouts (0 %), 1 unknown"
+    opened = ("SKILL.md", "references/a.md")
+    some = [_use(True, 0.5, opened=opened, shown=opened), _use(True, 0.5, opened=opened, run=("scripts/x",))]
+    mixed = summarize([make_group(*some, _use(False, 0.25))]).skill_loads
+    assert mixed and (mixed.loaded, mixed.unknown, mixed.files) == (2, 0, {"references/a.md": 2})
+    assert mixed.scripts == {"scripts/x": 1}
+    assert describe_loads(mixed) == "2 of 3 rollouts (67 %); mean 0.500 where it was loaded, 0.250 where it was not"

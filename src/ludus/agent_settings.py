@@ -1,12 +1,12 @@
 """The settings of the agent: what it is told, and which program it is."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from msgspec import field
 
 from ludus.settings import Settings
 
-SkillAs = Literal["text", "file", "both"]
+SkillAs = Literal["text", "file", "both", "listed"]
 ExamplesAs = Literal["text", "turns"]
 
 
@@ -32,13 +32,20 @@ class HarnessSettings(Settings, frozen=True):
 class AgentSettings(Settings, frozen=True):
     """The agent: what it is told beside the environment's own text, and which program it is."""
 
+    added_later: ClassVar[tuple[str, ...]] = ("skill_folder",)
+
     system: str = ""
     """System text, added after the environment's."""
     skill: str = ""
-    """A file with instructions (such as a SKILL.md), added after the system text."""
+    """A file with instructions (such as a SKILL.md), added after the system text; or the folder of a skill package (see
+    docs/skills.md)."""
     skill_as: SkillAs = "text"
-    """How the agent gets the skill: in the system text (`text`); as a file in its slot, in the Agent Skills form, whose
-    path the system text names (`file`); or `both`."""
+    """How the agent gets the skill: in the system text (`text`); as files in its slot, in the Agent Skills form, whose
+    path the system text names (`file`); `both`; or `listed`, as agents deploy skills: it is told name and description,
+    and reads the files if they fit the task. A folder is `listed` where this is `text`."""
+    skill_folder: str = ""
+    """The folder in the slot that skills are put into, such as `~/.claude/skills`, `~/.agents/skills` or
+    `/workspace/.agents/skills`. Empty: where the command-line agent looks for them, or /tmp/skills."""
     examples_as: ExamplesAs = "text"
     """Where the skill's worked examples are: in its text, or as earlier turns of the conversation."""
     harness: str = ""

@@ -12,9 +12,9 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
-from ludus.stats import Interval, PairedStats, compare_pairs, compute_interval, compute_spread, summarize
+from ludus.stats import Interval, PairedStats, SkillLoads, compare_pairs, compute_interval, compute_spread, summarize
 from ludus.types import Group, Usage
 
 TaskKey = tuple[str, str]
@@ -39,6 +39,8 @@ class ComparedRun(Struct, frozen=True, kw_only=True):
     usage: Usage
     """Of the recorded attempts."""
     median_seconds: float | None
+    skill_loads: SkillLoads | UnsetType = UNSET
+    """How many rollouts loaded the skill, of runs whose skill lay in slots as files."""
 
 
 class TaskDifference(Struct, frozen=True):
@@ -48,6 +50,15 @@ class TaskDifference(Struct, frozen=True):
     split: str
     first: float
     second: float
+
+
+class KindDifference(Struct, frozen=True):
+    """Two runs on the shared tasks of one kind: `first` minus `second`."""
+
+    kind: str
+    tasks: int
+    difference: float
+    interval: Interval | None
 
 
 class PairComparison(Struct, frozen=True, kw_only=True):
@@ -65,6 +76,8 @@ class PairComparison(Struct, frozen=True, kw_only=True):
     won_tasks: tuple[TaskDifference, ...] = ()
     """The tasks that are counted in `won`, those with the largest difference first."""
     lost_tasks: tuple[TaskDifference, ...] = ()
+    kinds: tuple[KindDifference, ...] = ()
+    """The same for each kind of task; empty if there is only one."""
     difference_without_suspects: float | None = None
     """The difference if suspects are left out of both; None if neither has any."""
     verdict: str = ""
@@ -95,6 +108,7 @@ class TaskScore(Struct, frozen=True):
     """The score without suspects; None if all rollouts are suspects."""
     usage: Usage
     rollouts: int
+    kind: str = ""
 
 
 def compare_runs(runs: Mapping[str, Sequence[Group]]) -> RunComparison:
@@ -139,11 +153,24 @@ def _compare_pair(
         tied=paired.ties if paired else 0,
         won_tasks=_list_differing(pairs, 1),
         lost_tasks=_list_differing(pairs, -1),
+        kinds=_compare_kinds(pairs, reach),
         difference_without_suspects=_compare_unsuspected(pairs),
         verdict=write_verdict(first, second, paired, interval),
         changed=len(shared) - len(same),
         usage_first=_average_usage(firsts[key] for key in same),
         usage_second=_average_usage(seconds[key] for key in same),
+    )
+
+
+def _compare_kinds(pairs: Sequence[tuple[TaskScore, TaskScore]], reach: float) -> tuple[KindDifference, ...]:
+    by_kind: dict[str, list[float]] = {}
+    for one, other in pairs:
+        by_kind.setdefault(one.kind, []).append(one.score - other.score)
+    if len(by_kind) < 2:
+        return ()
+    return tuple(
+        KindDifference(kind, len(found), _average(found), compute_paired_interval(found, reach))
+        for kind, found in sorted(by_kind.items())
     )
 
 
@@ -197,7 +224,14 @@ def _score_tasks(groups: Iterable[Group]) -> dict[TaskKey, TaskScore]:
             sure = [rollout.score.value for rollout in group.scored if rollout.score and not rollout.score.suspect]
             unsuspected = _average(sure) if sure else None
             found[key] = TaskScore(
-                group.task.id, group.task.split, group.task.prompt, _average(values), unsuspected, usage, count
+                group.task.id,
+                group.task.split,
+                group.task.prompt,
+                _average(values),
+                unsuspected,
+                usage,
+                count,
+                group.task.kind,
             )
     return found
 
@@ -236,4 +270,5 @@ def _describe_run(name: str, groups: Sequence[Group]) -> ComparedRun:
         mean_without_suspects=summary.overall.mean_without_suspects,
         usage=summary.usage,
         median_seconds=spread.median if spread else None,
+        skill_loads=summary.skill_loads,
     )

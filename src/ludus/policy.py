@@ -21,7 +21,7 @@ from ludus.encoding import canonical
 from ludus.errors import LudusError
 from ludus.models import Model
 from ludus.sandbox import Sandbox, SandboxSpec
-from ludus.skill import Skill, add_front_matter
+from ludus.skill import DOCUMENT, Skill, add_front_matter
 from ludus.skill_examples import parse_examples, remove_examples
 from ludus.tools import Tool
 from ludus.tools.toolsets import BUILTIN, Registry
@@ -96,7 +96,10 @@ class Policy:
     registry: Registry = BUILTIN
     """The toolsets by name: the built-in ones and those that the run configures."""
     skill_as: SkillAs = "text"
-    """How the agent gets the skill: in the system text, as a file in its slot that the system text names, or both."""
+    """How the agent gets the skill: in the system text, as a file in its slot that the system text names, both, or by
+    name and description (`listed`)."""
+    skill_folder: str = ""
+    """The folder for skills in a slot; empty: where the agent looks for them."""
     examples_as: ExamplesAs = "text"
     """Where the skill's worked examples are: in its text, or as earlier turns of the conversation."""
     agent: "Agent | None" = None
@@ -127,6 +130,8 @@ class Policy:
             parts = (*parts, self.agent.identity)
         if self.examples_as != "text":
             parts = (*parts, "examples", self.examples_as)
+        if self.skill_folder:
+            parts = (*parts, "folder", self.skill_folder)
         return hashlib.sha256(canonical(parts)).hexdigest()[:16]
 
     @cached_property
@@ -135,17 +140,41 @@ class Policy:
         if self.skill is None or self.skill_as == "text" or not self.skill.text.strip():
             return None
         named = add_front_matter(self.skill, "task-skill", "What to know and to do for tasks of this kind.")
-        folder = (self.agent.skills if self.agent else "") or SKILLS
-        return f"{folder}/{named.front.name if named.front else ''}/SKILL.md", named
+        folder = self.skill_folder or (self.agent.skills if self.agent else "") or SKILLS
+        return f"{folder.rstrip('/')}/{named.front.name if named.front else ''}/{DOCUMENT}", named
+
+    @property
+    def lists_skills(self) -> bool:
+        """Whether the agent finds skills in its slot by its own rules, and tells its model of them."""
+        own = self.agent.skills if self.agent else ""
+        parts = own.split("/")[-2:]  # `.claude/skills` of the home or of a project
+        return bool(own) and (not self.skill_folder or self.skill_folder.rstrip("/").split("/")[-2:] == parts)
 
     def build_system_text(self, env_system: str) -> str:
         """The environment's system text, the policy's own, and the skill, in this order."""
-        text = self.skill.text if self.skill and self.skill_as != "file" else ""
+        text = self.skill.text if self.skill and self.skill_as in ("text", "both") else ""
         if self.examples_as == "turns":
             text = remove_examples(text)
-        where = f"Your skill is in {self.skill_file[0]}. Read it before you begin." if self.skill_file else ""
-        parts = (env_system, self.system, text, where)
+        parts = (env_system, self.system, text, self._announce_skill())
         return "\n\n".join(part for part in parts if part)
+
+    def _announce_skill(self) -> str:
+        """What the agent is told of the skill's file. An agent that lists skills by itself is not told of a listed
+        one."""
+        if self.skill_file is None:
+            return ""
+        path, skill = self.skill_file
+        if self.skill_as != "listed":
+            return f"Your skill is in {path}. Read it before you begin."
+        if self.lists_skills:
+            return ""
+        front = skill.front
+        assert front is not None  # `skill_file` adds one
+        return (
+            "There are skills: instructions for some kinds of tasks. If the description of one fits the task, read its "
+            f"file before you begin. Paths in it are relative to its folder.\n\n- {front.name}: "
+            f"{' '.join(front.description.split())} (file: {path})"
+        )
 
     @cached_property
     def example_messages(self) -> tuple[Message, ...]:

@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -39,10 +40,12 @@ from ludus.policy import Agent, NextMessage, Policy, Scene
 from ludus.runner import Job, Runner
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.sandbox.file_tree import CollectedFiles
-from ludus.sandbox.home import resolve_path
 from ludus.tools import Tool
 from ludus.tools.toolsets import make_tools
 from ludus.types import Failure, Message, Provenance, Rollout, StopReason, Task, Turn
+
+if TYPE_CHECKING:
+    from ludus.skill_use import PlacedSkill
 
 
 async def run(job: Job, runner: Runner, *, attempt: int = 1) -> Rollout:
@@ -57,14 +60,15 @@ async def run(job: Job, runner: Runner, *, attempt: int = 1) -> Rollout:
             log.start()
             if box is not None and env.sandbox is not None:
                 await set_up(env, job.task, box, job.policy.limits)
-            await _place_skill(job.policy, box)
+            placed = await _place_skill(job.policy, box)
             log.scene = scene = _make_scene(job, runner, box)
+            told = scene.opening
             try:
                 stop = await _act(job.policy.agent or LOOP, scene)
             except SandboxError as error:
                 acted = log.record(StopReason.BROKEN)
                 return await judge.blame(acted, box, error, Phase.ACTING, has_acted=bool(box and scene.turns))
-            acted = log.record(stop)
+            acted = await _add_skill_use(log.record(stop), placed, scene, told)
             if job.together is not None:
                 return acted  # the engine has it judged with the others
             with enter_phase("verify"):
@@ -169,17 +173,25 @@ async def _lease_slot(job: Job, runner: Runner) -> AsyncGenerator[Sandbox | None
         yield box
 
 
-async def _place_skill(policy: Policy, box: Sandbox | None) -> None:
-    """Write the skill's file to the path that the system text names."""
+async def _place_skill(policy: Policy, box: Sandbox | None) -> "PlacedSkill | None":
+    """Put the skill's files into the slot, if the policy has any."""
     if policy.skill_file is None:
-        return
-    if box is None:
-        raise SetupError(
-            "agent.skill_as: the environment has no slot for the skill's file: use agent.skill_as text", retryable=False
-        )
-    path, skill = policy.skill_file
-    with boundary(SetupError, f"{path} could not be written"):
-        await box.write(await resolve_path(path, box), skill.text.encode())
+        return None
+    from ludus.skill_use import place_skill  # most runs have no such files
+
+    return await place_skill(*policy.skill_file, box)
+
+
+async def _add_skill_use(
+    acted: Rollout, placed: "PlacedSkill | None", scene: Scene, told: Sequence[Message]
+) -> Rollout:
+    """The rollout with what became of its skill's files."""
+    if placed is None or scene.box is None:
+        return acted
+    from ludus.skill_use import survey_skill
+
+    use = await survey_skill(placed, scene.policy, scene.box, told, acted.messages)
+    return msgspec.structs.replace(acted, skill_use=use)
 
 
 def _make_scene(job: Job, runner: Runner, box: Sandbox | None) -> Scene:

@@ -25,10 +25,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from ludus.errors import TRACEBACK
-from ludus.types import Group, Rollout, Score, StopReason, Usage
+from ludus.skill import DOCUMENT
+from ludus.types import Group, Rollout, Score, SkillUse, StopReason, Usage
 
 UNSCORED = "unscored"
 """In place of a boundary, for rollouts that nothing has judged."""
@@ -122,6 +123,36 @@ class JudgeAgreement(Struct, frozen=True):
     """The mean absolute difference of their grades."""
 
 
+class SkillLoads(Struct, frozen=True):
+    """How many rollouts loaded the skill that lay in their slots (`ludus.skill_use`), and how they scored."""
+
+    rollouts: int
+    """Rollouts whose slots had the skill's files."""
+    loaded: int
+    unknown: int
+    """Those of which nobody could see whether the agent read the document. They are neither loaded nor not."""
+    mean_loaded: float | None
+    """The mean score of the rollouts that loaded it. They are not drawn at random: the agent chose to load it."""
+    mean_other: float | None
+    """The mean score of those that did not."""
+    files: Mapping[str, int]
+    """How many rollouts opened each file beside the document, or were shown it."""
+    scripts: Mapping[str, int]
+    """How many rollouts ran each script."""
+
+
+def describe_loads(loads: SkillLoads) -> str:
+    """How many rollouts loaded the skill, in words. A skill that was never loaded is told apart from one that did not
+    help."""
+    unknown = f", {loads.unknown} unknown" if loads.unknown else ""
+    share = f"{loads.loaded} of {loads.rollouts} rollouts ({100 * loads.loaded / loads.rollouts:.0f} %){unknown}"
+    if loads.loaded == 0 and not loads.unknown:
+        return f"{share}: it was never loaded, so the scores say nothing about its text"
+    if loads.mean_loaded is not None and loads.mean_other is not None:
+        return f"{share}; mean {loads.mean_loaded:.3f} where it was loaded, {loads.mean_other:.3f} where it was not"
+    return share
+
+
 class RunSummary(Struct, frozen=True, kw_only=True):
     """The numbers of a run, written as `summary.json`. `schema` is raised when a field changes its meaning."""
 
@@ -146,6 +177,8 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     """Of the two judges, in runs that have a second one."""
     failures: FailureLedger
     """What was lost, by cause, with the bounds of the mean."""
+    skill_loads: SkillLoads | UnsetType = UNSET
+    """Of runs whose skill lay in slots as files."""
 
 
 def summarize(groups: Iterable[Group]) -> RunSummary:
@@ -173,6 +206,29 @@ def summarize(groups: Iterable[Group]) -> RunSummary:
             _add_counts(t.failures for t in tallies),
             broken=sum(t.stops[StopReason.BROKEN] for t in tallies),
         ),
+        skill_loads=_count_loads([use for t in tallies for use in t.uses]),
+    )
+
+
+def _count_loads(uses: Sequence["_ScoredUse"]) -> SkillLoads | UnsetType:
+    if not uses:
+        return UNSET
+    files, scripts = Counter[str](), Counter[str]()
+    for each in uses:
+        files.update({*each.use.opened, *each.use.shown} - {DOCUMENT})
+        scripts.update(each.use.run)
+    means = {
+        loaded: _average(sorted(each.value for each in uses if each.use.loaded is loaded and each.value is not None))
+        for loaded in (True, False)
+    }
+    return SkillLoads(
+        rollouts=len(uses),
+        loaded=sum(each.use.loaded is True for each in uses),
+        unknown=sum(each.use.loaded is None for each in uses),
+        mean_loaded=means[True],
+        mean_other=means[False],
+        files=dict(sorted(files.items())),
+        scripts=dict(sorted(scripts.items())),
     )
 
 
@@ -404,6 +460,8 @@ class _Tally:
     turns: tuple[int, ...]
     grades: tuple["_Grades", ...]
     """What two judges said, where there are two."""
+    uses: tuple["_ScoredUse", ...]
+    """What became of the skill's files."""
 
 
 def _tally_group(group: Group) -> _Tally:
@@ -424,7 +482,17 @@ def _tally_group(group: Group) -> _Tally:
         seconds=tuple(r.seconds for r in group.rollouts),
         turns=tuple(len(r.turns) for r in group.rollouts),
         grades=tuple(_read_grades(score) for score in scores if "second_judge" in score.parts),
+        uses=tuple(
+            _ScoredUse(r.skill_use, r.score.value if r.score else None)
+            for r in group.rollouts
+            if r.skill_use is not None
+        ),
     )
+
+
+class _ScoredUse(NamedTuple):
+    use: SkillUse
+    value: float | None
 
 
 class _Grades(NamedTuple):

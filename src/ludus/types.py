@@ -349,6 +349,24 @@ class Exit(Struct, frozen=True, omit_defaults=True):
     """The last part of its output."""
 
 
+class SkillUse(Struct, frozen=True, omit_defaults=True):
+    """What became of the files of a skill in a slot, as the slot and the conversation show it (`ludus.skill_use`). The
+    agent is not asked."""
+
+    loaded: bool | None = None
+    """Whether the agent has read the document; None if nobody could see it."""
+    opened: tuple[str, ...] = ()
+    """Files that a process in the slot opened."""
+    shown: tuple[str, ...] = ()
+    """Files whose lines are in what the model got."""
+    run: tuple[str, ...] = ()
+    """Scripts that a process opened and that a command of the agent started."""
+    changed: tuple[str, ...] = ()
+    """Files that the agent changed, replaced or removed. Who opened them is not known."""
+    unseen: str = ""
+    """Why the slot could not tell which files were opened. Then a file that is not in `opened` may have been."""
+
+
 class Replayed(Struct, frozen=True):
     """The rollout whose replies were played at the beginning of another one."""
 
@@ -417,6 +435,8 @@ class Rollout(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The hash of the files that the agent left, if the run's store has kept them: `ludus rescore` needs them."""
     times: RolloutTimes | None = None
     """None: it was not run by an engine."""
+    skill_use: SkillUse | None = None
+    """What became of the skill's files; None if it had none in its slot."""
 
     def __post_init__(self) -> None:
         if self.score is not None and self.failure is not None:

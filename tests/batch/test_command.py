@@ -192,6 +192,31 @@ def test_several_models_end_in_a_comparison(ludus: Ludus, folder: Path):
     assert ludus(*flags, "--resume", "--quiet").out.split() == ["both/right", "both/wrong"]
 
 
+def test_each_skill_is_measured_with_each_model(ludus: Ludus, folder: Path):
+    (folder / "two.yaml").write_text("model: {type: scripted, script: 'models.py:told', name: two}\n")
+    (folder / "one.yaml").write_text("model: {type: scripted, script: 'models.py:told', name: one}\n")
+    with (folder / "models.py").open("a") as models:
+        models.write(
+            "\n\ndef told(messages, tools, sampling):\n"
+            "    from ludus.models.scripted import say\n"
+            "    return say('4') if 'Answer with 4.' in messages[0].content else say('no')\n"
+        )
+    for name, text in (("good", "Answer with 4."), ("bad", "Say no.")):
+        (folder / name).mkdir()
+        (folder / name / "SKILL.md").write_text(text)
+    skills = ["--agent.skill", "", "--agent.skill", "good/SKILL.md", "--agent.skill", "bad/SKILL.md"]
+    done = ludus("evaluate", "sums.py", *skills, "--models", "one.yaml,two.yaml", "--out", "all", "--json")
+    names = {str(path.parent) for path in Path("all").glob("*/*/run.json")}
+    assert names == {f"all/{model}/{skill}" for model in ("one", "two") for skill in ("no-skill", "good", "bad")}
+    comparison = json.loads(done.out.strip().splitlines()[-1])
+    assert len(comparison["runs"]) == 6 and len(comparison["pairs"]) == 15
+    assert all(pair["tasks"] for pair in comparison["pairs"])
+    assert (
+        "two of them would have the same folder"
+        in ludus("evaluate", "sums.py", "--agent.skill", "good/SKILL.md", "--agent.skill", "./good", "--out", "x").err
+    )
+
+
 def test_models_are_names_or_files(ludus: Ludus, folder: Path):
     flags = ["--model.base_url", "http://localhost:1/v1", "--print-config"]
     code, out, _ = ludus("evaluate", "sums.py", "--models", "small/a,large", "--models", "third", *flags)

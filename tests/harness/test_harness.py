@@ -33,9 +33,9 @@ from ludus.rollout import run, run_retrying
 from ludus.runner import Job, Runner, RunOptions
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.sandbox.profiles import open_pool
-from ludus.skill import Skill
+from ludus.skill import Skill, SkillFile
 from ludus.tools import tool
-from ludus.types import Call, Message, Replayed, Rollout, Score, StopReason, Task, ToolSpec
+from ludus.types import Call, Message, Replayed, Rollout, Score, SkillUse, StopReason, Task, ToolSpec
 
 AGENT = '''
 """An agent in forty lines: one tool, and the model's word for when to stop."""
@@ -220,6 +220,23 @@ async def test_the_skill_is_in_the_folder_where_the_agent_looks():
     assert rollout.score is not None
     assert rollout.score.feedback == ""  # nothing of it is in the workspace
     assert rollout.provenance.skill == Skill("Be exact.").hash
+
+
+PACKAGE = Skill(
+    "---\nname: greet\ndescription: How to greet.\n---\n\nAlways greet from the sandbox.\n"
+    "Read references/words.md for the words.\n",
+    (SkillFile("references/words.md", "The words are hello and welcome.\n"),),
+)
+
+
+async def test_a_package_is_loaded_when_the_agent_s_model_got_it_and_not_when_the_agent_listed_it():
+    rollout = await once(TINY, maker(), skill=PACKAGE, skill_as="listed")  # gives all documents to its model
+    assert rollout.opening[1].content == "Make the greeting.", "the agent finds the skill by its own rules"
+    assert rollout.skill_use == SkillUse(loaded=True, opened=("SKILL.md",), shown=("SKILL.md",))
+    lists = "import glob\nfor path in glob.glob(os.path.expanduser('~/.tiny/skills/*/SKILL.md')): open(path).read()\n"
+    only = tiny(lists + "print(ask([{'role': 'user', 'content': 'There is a skill: greet.'}])['content'])")
+    rollout = await once(only, ScriptedModel([say("Done.")]), skill=PACKAGE, skill_as="listed")
+    assert rollout.skill_use == SkillUse(loaded=False, opened=("SKILL.md",))
 
 
 async def test_the_skill_as_text_is_part_of_what_is_asked():

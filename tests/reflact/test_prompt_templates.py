@@ -16,7 +16,7 @@ from ludus.reflact.stages import slow_update as slow
 from ludus.skill import Edit
 
 OURS = Prompts.load()
-PARTS = {"item_edit", "item_suggestion", "item_document", "notes", "origins", "reask"}
+PARTS = {"item_edit", "item_suggestion", "item_document", "item_files", "notes", "origins", "reask"}
 
 
 @pytest.mark.parametrize("name", OURS.names)
@@ -104,6 +104,7 @@ REPLIES = {
     "item_edit": Edit,
     "item_suggestion": Suggestion,
     "item_document": Document,
+    "item_files": Edit,
 }
 
 
@@ -116,7 +117,7 @@ def test_runs_of_the_first_version_find_their_prompts_unchanged():
 @pytest.mark.parametrize("name", REPLIES)
 def test_the_examples_in_a_prompt_are_replies_that_the_code_accepts(name: str):
     (example,) = re.findall(r"```json\n(.*?)```", OURS.get_text(name), re.DOTALL)
-    lines = example.splitlines() if name == "item_edit" else [example]
+    lines = example.splitlines() if name in ("item_edit", "item_files") else [example]
     for line in lines:
         value = msgspec.json.decode(line, type=REPLIES[name])
         assert set(msgspec.json.decode(line)) <= set(value.__struct_fields__)

@@ -1,16 +1,18 @@
 """`ludus evaluate` and `ludus process`: run a batch, and write its numbers, or groups of scored rollouts.
 
 With `--models A,B`, `evaluate` runs each model, one after the other, into a run directory each, and ends in the table
-of `ludus compare`. A model is a name in place of `model.name`, or a YAML file with any settings of its own.
+of `ludus compare`. A model is a name in place of `model.name`, or a YAML file with any settings of its own. So it does
+with several `--agent.skill`: each skill with each model, on the same tasks and seeds. An empty one is no skill.
 """
 
 import copy
 import dataclasses
 import json
 import shlex
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from ludus.arguments import RunArguments, make_argument
 from ludus.batch import (
@@ -40,6 +42,7 @@ from ludus.errors import ConfigError
 from ludus.policy import Policy
 from ludus.run import Run, RunKind
 from ludus.run_info import REPORT, note_planned
+from ludus.skill import DOCUMENT
 from ludus.stats import RunSummary, summarize
 from ludus.store import STORE, make_safe_name
 from ludus.types import Rollout
@@ -157,7 +160,7 @@ def print_links(summary: RunSummary, out: Path, command: str) -> None:
         print(f"  {(out / REPORT).resolve().as_uri()}   the same in a browser; live: ludus view")
 
 
-# ---- several models -----------------------------------------------------------------------------------------------
+# ---- several models and skills -------------------------------------------------------------------------------------
 
 YAML = (".yaml", ".yml")
 INTERRUPTED = 130
@@ -171,33 +174,81 @@ class EvaluateArguments(RunArguments):
 EXAMPLE = "ludus evaluate terminal-test"
 
 
+SKILL = "agent.skill"
+
+
 def run_evaluate(arguments: EvaluateArguments) -> int:
     models = [model.strip() for words in arguments.models for model in words.split(",") if model.strip()]
-    if not models:
+    skills = [value for name, value in arguments.flags if name == SKILL]
+    if not models and len(skills) < 2:
         return run_command(arguments, BatchWork, EXAMPLE)
     source = find_run_source(arguments)
-    if source is not None and source.chooses_model:
+    if models and source is not None and source.chooses_model:
         raise ConfigError(f"--models: {source.title} is run with the model of its own settings: leave --models out")
-    return _run_each(arguments, list(dict.fromkeys(models)))
+    return _run_each(arguments, list_variants(models, skills if len(skills) > 1 else []))
+
+
+class Variant(NamedTuple):
+    """One of several runs: its model and its skill, where they differ, and the folder of its run."""
+
+    model: str | None
+    skill: str | None
+    folder: str
+
+    @property
+    def label(self) -> str:
+        return " · ".join(part for part in (self.model, self.skill if self.skill != "" else NO_SKILL) if part)
+
+
+NO_SKILL = "no-skill"
+"""The folder of a run without a skill, which is named by an empty text."""
+
+
+def list_variants(models: Sequence[str], skills: Sequence[str]) -> list[Variant]:
+    """Each model with each skill. Names of folders say which: `MODEL`, `SKILL` or `MODEL/SKILL`.
+
+    Raises:
+        ConfigError: two of them would have the same folder.
+    """
+    found: list[Variant] = []
+    for model in dict.fromkeys(models) or [None]:
+        for skill in dict.fromkeys(skills) or [None]:
+            names = (_name_model(model) if model else None, _name_skill(skill) if skill is not None else None)
+            found.append(Variant(model, skill, "/".join(name for name in names if name)))
+    if len({variant.folder for variant in found}) < len(found):
+        what = (
+            f"--models: {', '.join(models)}" if len({*map(_name_model, models)}) < len({*models}) else "--agent.skill"
+        )
+        raise ConfigError(f"{what}: two of them would have the same folder; rename one")
+    return found
+
+
+def _name_model(model: str) -> str:
+    return make_safe_name(Path(model).stem if model.endswith(YAML) else model)
+
+
+def _name_skill(skill: str) -> str:
+    """The folder of a package, or the file's name; of a `SKILL.md`, the folder that it is in."""
+    if not skill:
+        return NO_SKILL
+    path = Path(skill).expanduser()
+    return make_safe_name(path.resolve().parent.name if path.name == DOCUMENT else path.name)
 
 
 def run_process(arguments: RunArguments) -> int:
     return run_command(arguments, ProcessWork, "ludus process terminal-test")
 
 
-def _run_each(arguments: EvaluateArguments, models: list[str]) -> int:
-    """Evaluate each model below one folder, then compare them. All settings are read before the first is run."""
-    folders = {model: make_safe_name(Path(model).stem if model.endswith(YAML) else model) for model in models}
-    if len(set(folders.values())) < len(models):
-        raise ConfigError(f"--models: two of them would have the same folder: {', '.join(models)}; rename a file")
-    out = _choose_folder(arguments, models[0])
-    typed = {model: _choose_model(arguments, model, out / folder) for model, folder in folders.items()}
+def _run_each(arguments: EvaluateArguments, variants: list[Variant]) -> int:
+    """Evaluate each variant below one folder, then compare them. All settings are read before the first is run."""
+    out = _choose_folder(arguments, variants[0])
+    typed = {variant: _choose_variant(arguments, variant, out / variant.folder) for variant in variants}
     for each in typed.values():
         require_env(read_settings(each), EXAMPLE)
     codes: list[int] = []
-    for model, each in typed.items():
+    for variant, each in typed.items():
         if not arguments.quiet and not arguments.json:
-            print(f"\n{model}")
+            print(f"\n{variant.label}")
         codes.append(run_command(each, BatchWork, EXAMPLE))
         if codes[-1] == INTERRUPTED:
             return INTERRUPTED
@@ -214,25 +265,28 @@ def _run_each(arguments: EvaluateArguments, models: list[str]) -> int:
     return max(*codes, print_compared(runs, as_json=arguments.json) if not arguments.quiet else 0)
 
 
-def _choose_folder(arguments: EvaluateArguments, model: str) -> Path:
+def _choose_folder(arguments: EvaluateArguments, variant: Variant) -> Path:
     """The folder of all runs: `--out`, or a new one, named after the environment and the time."""
     if arguments.out:
         return Path(arguments.out)
     if arguments.resume:
         raise ConfigError("run.out: which runs should be resumed? Name their folder with --out")
-    config = read_settings(_choose_model(arguments, model, None))
+    config = read_settings(_choose_variant(arguments, variant, None))
     require_env(config, EXAMPLE)
     return choose_out(config)
 
 
-def _choose_model(arguments: EvaluateArguments, model: str, out: Path | None) -> EvaluateArguments:
-    """The arguments for one of the models."""
+def _choose_variant(arguments: EvaluateArguments, variant: Variant, out: Path | None) -> EvaluateArguments:
+    """The arguments for one of the runs."""
     chosen = copy.copy(arguments)
     chosen.out = str(out) if out else None
-    if model.endswith(YAML):
+    model, skill = variant.model, variant.skill
+    if skill is not None:
+        chosen.flags = [*(flag for flag in chosen.flags if flag[0] != SKILL), (SKILL, skill)]
+    if model is not None and model.endswith(YAML):
         chosen.config = [*arguments.config, model]
-    else:
-        chosen.flags = [*arguments.flags, ("model.name", model)]
+    elif model is not None:
+        chosen.flags = [*chosen.flags, ("model.name", model)]
     return chosen
 
 
@@ -241,7 +295,9 @@ EVALUATE_COMMAND = Command(
     "ludus evaluate gsm8k --env.split test --env.group_size 4 --model.name gpt-5-mini \\\n"
     "    --model.base_url https://api.openai.com/v1 --model.api_key_var OPENAI_API_KEY\n"
     "ludus evaluate gsm8k --config server.yaml --models gpt-5-mini,gpt-5      # ends in the table of ludus compare\n"
-    "ludus evaluate gsm8k --models small.yaml,large.yaml --out runs/models    # settings of their own",
+    "ludus evaluate gsm8k --models small.yaml,large.yaml --out runs/models    # settings of their own\n"
+    "ludus evaluate gsm8k --agent.skill '' --agent.skill A/SKILL.md --agent.skill B/SKILL.md --models small,large\n"
+    "                                                                         # each skill with each model, paired",
     (
         *RUN_TAKES,
         ENGINE,

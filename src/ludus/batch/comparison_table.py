@@ -14,7 +14,7 @@ from ludus.command.terminal import (
     make_text,
 )
 from ludus.comparison import ComparedRun, PairComparison, RunComparison, TaskDifference
-from ludus.stats import Interval
+from ludus.stats import Interval, describe_loads
 from ludus.types import Usage
 
 if TYPE_CHECKING:  # importing rich takes a while, and most commands do not draw
@@ -35,6 +35,9 @@ def print_comparison(comparison: RunComparison, console: "Console | None" = None
             without = "none" if run.mean_without_suspects is None else format_number(run.mean_without_suspects)
             text = f"{run.name}: {run.suspects} of {run.rollouts} rollouts are suspect; mean {without} without them"
             console.print(make_text(text, "magenta"), soft_wrap=True)
+        if run.skill_loads:
+            words = f"{run.name}: skill loaded in {describe_loads(run.skill_loads)}"
+            console.print(make_text(words, "" if run.skill_loads.loaded else "magenta"), soft_wrap=True)
     console.print("\ndifferences on the same tasks, paired")
     console.print(_make_pair_table(comparison.pairs, labels))
     for pair in comparison.pairs:
@@ -100,6 +103,10 @@ def _print_pair(pair: PairComparison, console: "Console") -> None:
             names = [_name_difference(each) for each in tasks[:_NAMED]]
             more = f" and {len(tasks) - _NAMED} more (--json names all)" if len(tasks) > _NAMED else ""
             console.print(make_text(f"{pair.first} {word}: {', '.join(names)}{more}"), soft_wrap=True)
+    for each in pair.kinds:
+        band = _format_interval(each.interval)
+        words = f"  {each.kind or '(no kind)'}: {each.difference:+.3f} {band} on {each.tasks} tasks"
+        console.print(make_text(words), soft_wrap=True)
     if pair.changed:
         text = f"{pair.first}, {pair.second}: {pair.changed} tasks of the same id ask something else: not compared"
         console.print(make_text(text, "magenta"), soft_wrap=True)

@@ -1,6 +1,6 @@
 """A batch on a terminal: its progress while it runs, then its numbers and its groups as tables."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TextIO
 
 from ludus.command.rollout_text import format_verdict
@@ -23,6 +23,7 @@ from ludus.stats import (
     ScoreStats,
     Spread,
     compute_mean_with_zeros,
+    describe_loads,
     warn_of_exclusions,
 )
 from ludus.types import Group, Rollout, Usage
@@ -96,7 +97,7 @@ def _list_numbers(summary: RunSummary, usage: Usage) -> list[tuple[str, str]]:
     """The rows of the table: name and value."""
     overall = summary.overall
     failed = overall.excluded
-    failures = summary.failures
+    failures, loads = summary.failures, summary.skill_loads
     causes = ", ".join(f"{cause} {count}" for cause, count in failures.causes.items())
     errors = ", ".join(f"{use.tool} {use.errors}" for use in summary.tools if use.errors)
     rows = [
@@ -109,6 +110,9 @@ def _list_numbers(summary: RunSummary, usage: Usage) -> list[tuple[str, str]]:
         ("broken by agents", f"{failures.broken} rollouts, which count as 0" if failures.broken else ""),
         *(("failed with", reason) for reason in summary.reasons),
         ("ended as", ", ".join(f"{stop} {count}" for stop, count in summary.stops.items())),
+        ("skill loaded", describe_loads(loads) if loads else ""),
+        ("its files", _format_counts(loads.files) if loads else ""),
+        ("its scripts run", _format_counts(loads.scripts) if loads else ""),
         ("tool calls", f"{sum(use.calls for use in summary.tools)}, {summary.tool_errors} errors"),
         ("errors by tool", errors),
         ("tokens", f"{format_count(usage.prompt_tokens)} in, {format_count(usage.completion_tokens)} out"),
@@ -159,6 +163,10 @@ def _format_agreement(found: JudgeAgreement | None) -> str:
     kappa = "none: one of them gives all the same verdict" if found.kappa is None else format_number(found.kappa)
     share = f"{format_number(100 * found.same)} % of {found.rollouts} rollouts"
     return f"{share}, kappa {kappa}, mean difference {format_number(found.difference)}"
+
+
+def _format_counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items())
 
 
 def _format_mean(stats: ScoreStats) -> str:

@@ -13,7 +13,7 @@ from ludus.command.terminal import (
     make_text,
 )
 from ludus.encoding import to_json
-from ludus.types import Call, Failure, Message, Rollout, ToolResult, Turn
+from ludus.types import Call, Failure, Message, Rollout, SkillUse, ToolResult, Turn
 
 if TYPE_CHECKING:  # importing rich takes a while, and most commands do not draw
     from rich.console import Console
@@ -50,6 +50,8 @@ def print_rollout(rollout: Rollout, console: "Console | None" = None, *, longest
     if rollout.left_out:
         names = _shorten("\n".join(f"  {name}" for name in rollout.left_out), longest)
         console.print(make_text(f"left out for verify (out of /workspace, or no plain file):\n{names}", "magenta"))
+    if rollout.skill_use is not None:
+        console.print(make_text(describe_skill_use(rollout.skill_use), "dim"), soft_wrap=True)
     if rollout.failure is not None:
         print_failure(rollout.failure, console, longest=longest)
     if rollout.exit is not None and rollout.exit.code != 0:
@@ -60,8 +62,18 @@ def print_rollout(rollout: Rollout, console: "Console | None" = None, *, longest
             console.print(make_text(f"{name}: {_shorten(to_json(value).decode(), longest)}", "dim"))
 
 
-_PRINTED = ("left_out", "exit", "files")
+_PRINTED = ("left_out", "exit", "files", "skill_use")
 """Facts that have words of their own above, or that say nothing to people."""
+
+
+def describe_skill_use(use: SkillUse) -> str:
+    """What became of the skill's files, in one line."""
+    verdict = {True: "loaded", False: "not loaded", None: "not known whether it was loaded"}[use.loaded]
+    lists = {"opened": use.opened, "shown to the model": use.shown, "run": use.run, "changed by the agent": use.changed}
+    parts = [f"{name} {', '.join(paths)}" for name, paths in lists.items() if paths]
+    if use.unseen:
+        parts.append(f"the slot did not see what was opened ({use.unseen})")
+    return f"skill: {'; '.join([verdict, *parts])}"
 
 
 def print_failure(failure: Failure, console: "Console", *, longest: int = 2_000) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ludus.agent_settings import AgentSettings
+from ludus.agent_settings import AgentSettings, SkillAs
 from ludus.config.build_sandboxes import change_spec, find_profile
 from ludus.config.reading import convert_tree
 from ludus.config.references import HARNESS, load_env_class
@@ -18,7 +18,7 @@ from ludus.models.settings import EmbeddedSettings
 from ludus.policy import Agent, Limits, Policy
 from ludus.sandbox import SandboxSpec
 from ludus.sandbox.backends import get_image_support
-from ludus.skill import Skill, parse_file
+from ludus.skill import Skill
 
 if TYPE_CHECKING:
     from ludus.harness import Harness
@@ -52,14 +52,17 @@ def build_policy(config: Config, env: Env, model: Model, registry: "Registry", a
     if not tools.distribution and not config.agent.harness:
         registry.require_usable(env.toolsets if chosen is None else chosen, slot=env.sandbox is not None)
     skill = _read_skill(config.agent.skill)
-    if config.agent.skill_as != "text":
+    skill_as = _choose_form(config.agent, skill)
+    if skill_as != "text":
         if env.sandbox is None and not config.agent.harness:
-            raise ConfigError(f"agent.skill_as: {env.name} has no slot to put a file in; leave it at 'text'")
+            fix = "name its SKILL.md to give its text" if skill_as == "listed" else "leave it at 'text'"
+            raise ConfigError(f"agent.skill_as: {env.name} has no slot to put a file in; {fix}")
         _ = skill and skill.front  # raises if its front matter is not in the Agent Skills form
     return Policy(
         model=model,
         skill=skill,
-        skill_as=config.agent.skill_as,
+        skill_as=skill_as,
+        skill_folder=_check_folder(config.agent.skill_folder),
         examples_as=config.agent.examples_as,
         sampling=config.sampling,
         limits=_choose_limits(config),
@@ -68,6 +71,18 @@ def build_policy(config: Config, env: Env, model: Model, registry: "Registry", a
         registry=registry,
         agent=agent or _build_harness_agent(config.agent),
     )
+
+
+def _choose_form(agent: AgentSettings, skill: Skill | None) -> SkillAs:
+    """How the agent gets the skill: a package as agents deploy it, unless the settings say otherwise."""
+    is_folder = skill is not None and Path(agent.skill).expanduser().is_dir()
+    return "listed" if is_folder and agent.skill_as == "text" else agent.skill_as
+
+
+def _check_folder(folder: str) -> str:
+    if folder and (not folder.startswith(("/", "~/")) or ".." in folder.split("/") or "\0" in folder):
+        raise ConfigError(f"agent.skill_folder: {folder!r} is no absolute path: begin it with / or ~/, without '..'")
+    return folder
 
 
 def _build_harness_agent(agent: AgentSettings) -> Agent | None:
@@ -134,9 +149,9 @@ def _choose_limits(config: Config) -> Limits:
 def _read_skill(path: str) -> Skill | None:
     if not path:
         return None
+    from ludus.skill_folder import read_skill
+
     try:
-        return parse_file(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"agent.skill: there is no file {path}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"agent.skill: {path} cannot be read: {error}") from None
+        return read_skill(Path(path).expanduser())
+    except ConfigError as error:
+        raise ConfigError(f"agent.skill: {error}") from None

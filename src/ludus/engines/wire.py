@@ -106,6 +106,7 @@ def list_policy_parts(policy: Policy) -> dict[str, str]:
         "toolsets": str(policy.toolsets),
         "skill_as": policy.skill_as,
         "examples_as": policy.examples_as,
+        "skill_folder": policy.skill_folder,
         "agent": f"{policy.agent_name} {canonical(agent.identity).decode() if agent else ''}".strip(),
     }
 

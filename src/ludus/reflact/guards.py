@@ -24,7 +24,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ludus.settings import Settings
-from ludus.skill import Edit, Skill
+from ludus.skill import Edit, Skill, render_whole
 from ludus.skill_examples import remove_examples
 from ludus.types import Count, Task, Whole
 
@@ -121,14 +121,14 @@ class Guard:
         return None
 
     def _look_for_fault(self, before: Skill, added: str) -> Fault | None:
-        if (secret := _SECRETS.search(added)) and secret[0] not in before.text:
+        if (secret := _SECRETS.search(added)) and secret[0] not in render_whole(before):
             return Fault("secret", "")
         plain = remove_examples(added)
         return self._find_copy(before, plain, "train") or self._find_copy(before, plain, "selection")
 
     def check_edit(self, before: Skill, edit: Edit) -> Fault | None:
         """What is wrong with an edit."""
-        return None if edit.op == "delete" else self.find_fault(before, edit.content)
+        return None if edit.op in ("delete", "remove") else self.find_fault(before, edit.content)
 
     def hide_secret(self, edit: Edit) -> Edit:
         """The edit as it may be recorded: a secret in it is masked."""
@@ -136,7 +136,7 @@ class Guard:
 
     def _find_copy(self, before: Skill, added: str, split: str) -> Fault | None:
         words = _split_words(added)
-        joined, known = f" {' '.join(words)} ", f" {' '.join(_split_words(before.text))} "
+        joined, known = f" {' '.join(words)} ", f" {' '.join(_split_words(render_whole(before)))} "
         for answer, task in self._get_answers(split).items():
             if f" {answer} " in joined and f" {answer} " not in known:
                 return Fault("leaked_answer", answer, task)
@@ -186,8 +186,8 @@ def _list_rows(words: Sequence[str], size: int) -> Iterable[tuple[str, ...]]:
 
 def list_added(before: Skill, after: Skill) -> str:
     """The lines of a new document that the old one does not have."""
-    known = set(before.text.splitlines())
-    return "\n".join(line for line in after.text.splitlines() if line not in known)
+    known = set(render_whole(before).splitlines())
+    return "\n".join(line for line in render_whole(after).splitlines() if line not in known)
 
 
 # ---- canary items ---------------------------------------------------------------------------------------------------

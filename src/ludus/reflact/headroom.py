@@ -70,7 +70,7 @@ def list_hinted(tasks: Sequence[Task], most: int) -> list[Task]:
 def add_hint(skill: Skill, task: Task) -> Skill:
     """The skill with the reference of one task in it. Only for the upper bound: such rollouts are never trained on."""
     hint = f"The expected result of the task that follows is known. It is:\n\n{task.answer}\n"
-    return Skill(f"{skill.text.rstrip()}\n\n{hint}".lstrip())
+    return skill.change_text(f"{skill.text.rstrip()}\n\n{hint}".lstrip())
 
 
 def assess(

@@ -79,7 +79,7 @@ def describe_item(item: Item) -> str:
     """The item as text for a prompt: the change, without its origin."""
     match item:
         case Edit():
-            target = f"\ntarget: {item.target}" if item.target else ""
+            target = (f"\npath: {item.path}" if item.path else "") + (f"\ntarget: {item.target}" if item.target else "")
             return f"op: {item.op}{target}" + (f"\ncontent: {item.content}" if item.content else "")
         case Suggestion():
             lines = [f"kind: {item.kind}", f"title: {item.title}", f"instruction: {item.instruction}"]
@@ -102,7 +102,7 @@ def summarize_item(item: Item) -> str:
     """The item in one or two lines, for the list of what was tried."""
     match item:
         case Edit():
-            where = f" at {item.target!r}" if item.target else ""
+            where = (f" {item.path}" if item.path else "") + (f" at {item.target!r}" if item.target else "")
             return f"{item.op}{where}: {item.content}".rstrip(": ")
         case Suggestion():
             return f"{item.kind}: {item.title}. {item.instruction}".replace(": . ", ": ")

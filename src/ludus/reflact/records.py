@@ -128,11 +128,13 @@ class BudgetDecision(Struct, frozen=True, omit_defaults=True):
     risks: tuple[str, ...] = ()
 
 
-class Fate(Struct, frozen=True):
+class Fate(Struct, frozen=True, omit_defaults=True):
     """What became of a proposed item within its step: `not_selected`, `used`, or an edit's status."""
 
     item: Item
     status: str
+    reason: str = ""
+    """Why it was refused, where the status does not say all: what the check of a script found."""
 
 
 class Digest(Struct, frozen=True, omit_defaults=True):

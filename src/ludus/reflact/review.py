@@ -143,7 +143,7 @@ def apply_decisions(listed: ChangeList, decisions: Iterable[ReviewDecision]) -> 
     if not listed.skill.text.startswith("\n") and not listed.initial.text.startswith("\n"):
         text = text.lstrip("\n")
     added = [(listed.get(id), decision) for id, decision in last.items() if not listed.get(id).included]
-    skill = _add_proposed(Skill(text), added)
+    skill = _add_proposed(listed.skill.change_text(text), added)
     _ = skill.front  # raises if the front matter is malformed
     return skill
 

@@ -16,7 +16,7 @@ from ludus.reflact.guards import GuardSettings
 from ludus.reflact.ledger.settings import LedgerSettings, Probability
 from ludus.reflact.schedule import Schedule
 from ludus.settings import Settings, UsedIf, get_recorded
-from ludus.types import Count, Sampling, Whole
+from ludus.types import Count, Positive, Sampling, Whole
 
 UpdateMode = Literal["patch", "rewrite_from_suggestions", "full_rewrite_minibatch"]
 Control = Literal["scheduled", "autonomous", "none"]
@@ -157,6 +157,22 @@ _FOR_OWN_PROPOSERS = ("failure_only", "edit_budget")
 """What it uses only with proposers other than the analysts."""
 
 
+class PackageSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
+    """What a skill package may grow to, and how its scripts are checked."""
+
+    description_tokens: Whole = 0
+    """The most tokens of the description, which agents pay for in every conversation; 0: no limit but the form's 1,024
+    characters."""
+    body_tokens: Whole = 0
+    """The most tokens of the document without its front matter; 0: no limit."""
+    file_tokens: Whole = 0
+    """The most tokens of each other text of the package; 0: no limit."""
+    scripts: bool = True
+    """Whether proposals may write, change and remove scripts. Each has to pass its own check in a slot."""
+    check_seconds: Positive = 60.0
+    """The time limit of the check of one script."""
+
+
 class TrainSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
     """How `ludus train` trains the skill. Any change here makes it another run."""
 
@@ -220,6 +236,8 @@ class TrainSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
     """The rule that accepts or rejects candidates."""
     guards: GuardSettings = GuardSettings()
     """What may not get into the skill."""
+    package: PackageSettings = PackageSettings()
+    """What a skill package may grow to, and how its scripts are checked."""
     selection_size: Whole = 0
     """Use only this many selection tasks; 0 uses all."""
     selection_draw: Literal["random", "first"] = "random"
@@ -263,6 +281,7 @@ class TrainSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
 
     added_later: ClassVar[tuple[str, ...]] = (
         "proposer_options", "recipe", "ledger", "shipping", "guards", "selection_draw", "support", "rewrite_extra",
+        "package",
     )  # fmt: skip
     assumed_before: ClassVar[Mapping[str, Any]] = {
         "recipe": "reflact",

@@ -97,7 +97,7 @@ from ludus.reflact.stages.slow_update import (
     count_categories,
     write_guidance,
 )
-from ludus.reflact.stages.update import NO_UPDATE, Update, update
+from ludus.reflact.stages.update import NO_UPDATE, Update, refuse_scripts, update
 from ludus.reflact.train_settings import TrainSettings
 from ludus.reflact.training_run import Resources, TrainingRun, get_initial_skill, start_run
 from ludus.runner import Runner
@@ -322,6 +322,7 @@ async def run_stages(
 
     # 5 update
     made = await update(view, [items[place] for place in chosen], run.guard) if chosen else NO_UPDATE
+    made = await refuse_scripts(view, made, run.runner.runner)
     clock.lap("update")
 
     # 6 evaluate

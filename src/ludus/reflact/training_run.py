@@ -26,7 +26,7 @@ from ludus.reflact.journal import Journal, Watch
 from ludus.reflact.ledger.line_records import LineLedger
 from ludus.reflact.measure import SkillRunner
 from ludus.reflact.optimizer import Optimizer
-from ludus.reflact.prompt_templates import Prompts
+from ludus.reflact.prompt_templates import PACKAGE_PROMPT, Prompts
 from ludus.reflact.proposers import Proposer, View
 from ludus.reflact.proposers.analysts import Analysts
 from ludus.reflact.records import Baseline, EpochEnd, Record, RunState, Step, Summary
@@ -178,6 +178,7 @@ class TrainingRun:
             system=self.system,
             optimizer=self.optimizer,
             place=place,
+            is_package=has_package(self.runner.policy),
         )
 
     async def load_or_run(
@@ -253,6 +254,7 @@ def start_run(
         prompts.compute_digest(settings.recipe, settings.support),
         settings.identity,
         splits.digest,
+        *((prompts.get_hash(PACKAGE_PROMPT),) if has_package(policy) else ()),
         *(() if rule is None else (getattr(rule, "__qualname__", type(rule).__qualname__),)),
     )
     return TrainingRun(
@@ -288,6 +290,11 @@ def _make_optimizer(
         concurrency=concurrency,
         seed=settings.seed,
     )
+
+
+def has_package(policy: Policy) -> bool:
+    """Whether the agent gets the initial skill as a package, so that proposals may add files to it."""
+    return policy.skill_as == "listed" or bool(policy.skill and policy.skill.files)
 
 
 def get_initial_skill(policy: Policy) -> Skill:

@@ -106,7 +106,7 @@ def _revive(line: Line, ledger: LineLedger, tuning: LedgerTuning) -> Line:
 
 def is_same_edit(one: Edit, other: Edit) -> bool:
     """Whether two edits change the document in the same way, up to spacing."""
-    if one.op != other.op:
+    if (one.op, one.path) != (other.op, other.path):
         return False
     return one.content.split() == other.content.split() and one.target.split() == other.target.split()
 
@@ -150,9 +150,9 @@ def place_edit(edit: Edit, initial: Skill, lines: Sequence[Line]) -> tuple[Edit,
     An edit whose target is in one of the lines becomes a new version of that line. One whose target is in the initial
     skill stays as it is.
     """
-    if edit.op == "append" or not edit.target or edit.target in initial.text:
+    if edit.op == "append" or not edit.target or edit.target in (initial.read(edit.path) or ""):
         return edit, ""
-    found = [line for line in lines if edit.target in line.edit.content]
+    found = [line for line in lines if line.edit.path == edit.path and edit.target in line.edit.content]
     if not found:
         return edit, ""
     old = found[0]

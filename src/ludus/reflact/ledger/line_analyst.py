@@ -20,7 +20,7 @@ from ludus.reflact.proposers import View
 from ludus.reflact.records import UnusableReply
 from ludus.reflact.stages.reflect import parse_notes
 from ludus.reflact.transcript import fit_texts, render_transcript, shorten
-from ludus.skill import Edit, Op, Skill
+from ludus.skill import Edit, FileOp, Op, Skill, render_whole
 from ludus.types import Rollout
 
 _MOST_SITUATIONS = 80
@@ -45,9 +45,11 @@ class LineItem(Struct, frozen=True):
     situation: str
     content: str = ""
     rollouts: tuple[int, ...] = ()
-    op: Op = "append"
+    op: Op | FileOp = "append"
     target: str = ""
     replaces: str = ""
+    path: str = ""
+    """The file of a package that it belongs to; empty: the document."""
 
 
 class LineReply(Struct, frozen=True):
@@ -85,11 +87,12 @@ async def analyse_failures(
         for number, (rollout, lines) in enumerate(minibatch, 1)
     ]
     notes = settings.appendix.enabled
+    parts = (*(("item_files",) if view.is_package else ()), *(("notes",) if notes else ()))
     shown = {id for _, lines in minibatch for id in lines} | set(ledger.working)
     reply = await optimizer.ask(
         "analyst_lines",
         {
-            "skill": view.skill.text.strip() or "(empty)",
+            "skill": render_whole(view.skill).strip() or "(empty)",
             "lines": describe_lines(ledger.get_lines(shown), ledger.working),
             "retired": describe_lines([line for line in ledger.lines if not line.is_alive][-_MOST_RETIRED:], ()),
             "situations": describe_situations(ledger),
@@ -98,7 +101,7 @@ async def analyse_failures(
             "limit": str(settings.ledger.most_proposals),
             "count": str(len(minibatch)),
             "rollouts": "\n\n---\n\n".join(fit_texts(texts, settings.trajectory_tokens)),
-            "notes": optimizer.prompts.render_part("notes") if notes else "",
+            "notes": "\n\n".join(optimizer.prompts.render_part(name) for name in parts),
         },
         LineReply,
         stage="analyst",
@@ -131,8 +134,9 @@ def describe_lines(lines: Iterable[Line], working: Sequence[str]) -> str:
             f"given up: {line.reason}" if not line.is_alive else "in the skill" if line.id in working else "on trial"
         )
         situation = "of the initial skill" if line.passage else line.situation
+        place = f" in {line.edit.path}" if line.edit.path else ""
         target = f" ({line.edit.op} {shorten(line.edit.target, _LINE)!r})" if line.edit.target else ""
-        blocks.append(f"{line.id} [{situation}] ({state}){target}: {shorten(line.edit.content, _LINE)}")
+        blocks.append(f"{line.id} [{situation}] ({state}{place}){target}: {shorten(line.edit.content, _LINE)}")
     return "\n".join(blocks) or "None yet."
 
 
@@ -151,7 +155,7 @@ def check_reply(reply: LineReply, count: int) -> str:
     for number, item in enumerate(reply.items, 1):
         if not clean_label(item.situation):
             return f"item {number} has no situation"
-        if item.op != "delete" and not item.content.strip():
+        if item.op not in ("delete", "remove") and not item.content.strip():
             return f"item {number} has no content"
     return ""
 
@@ -195,7 +199,8 @@ def make_proposal(
 ) -> LineProposal:
     """A proposal with its true origin: the tasks of the rollouts that it names, or else of those that its situation
     spoiled."""
-    edit = Edit(item.op, item.content.strip(), item.target if item.op != "append" else "")
+    content = item.content if item.path else item.content.strip()  # code may begin with spaces
+    edit = Edit(item.op, content, item.target if item.op != "append" else "", path=item.path)
     numbers = item.rollouts or [entry.rollout for entry in causes if item.situation in entry.situations]
     credited = credit_item(edit, "failure", [tasks[number - 1] for number in numbers])
     assert isinstance(credited, Edit)
@@ -203,7 +208,7 @@ def make_proposal(
     if old is not None and old.passage:
         return LineProposal(edit=replace(credited, op="append", target=""), situation=item.situation)
     if old is not None:
-        edit = replace(credited, op=old.edit.op, target=old.edit.target)
+        edit = replace(credited, op=old.edit.op, target=old.edit.target, path=old.edit.path)
         return LineProposal(edit=edit, situation=item.situation, replaces=old.id)
     edit, replaces = place_edit(credited, initial, ledger.alive)
     return LineProposal(edit=edit, situation=item.situation, replaces=replaces)

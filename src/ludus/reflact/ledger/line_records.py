@@ -241,7 +241,7 @@ def compose_text(initial: Skill, lines: Sequence[Line], passages: Sequence[Line]
     if _REGION not in initial.text and all(_is_plain(line.edit) for line in lines):  # the usual case, much faster
         blocks = [initial.text.rstrip(), *(line.edit.content.strip() for line in lines)]
         text = "\n\n".join(block for block in blocks if block)
-        return Skill(f"{text}\n"), (*kept, *(line.id for line in lines))
+        return initial.change_text(f"{text}\n"), (*kept, *(line.id for line in lines))
     skill, reports = apply_edits(initial, [line.edit for line in lines])
     return skill, (*kept, *(line.id for line, report in zip(lines, reports, strict=True) if report.applied))
 
@@ -266,8 +266,8 @@ _REGION = "<!--"
 
 
 def _is_plain(edit: Edit) -> bool:
-    """Whether an edit adds text at the end that contains no marker."""
-    return edit.op == "append" and _REGION not in edit.content and bool(edit.content.strip())
+    """Whether an edit adds text at the end of the document that contains no marker."""
+    return edit.op == "append" and not edit.path and _REGION not in edit.content and bool(edit.content.strip())
 
 
 def compute_sigmoid(value: float) -> float:

@@ -29,6 +29,7 @@ from ludus.reflact.ledger.admission import admit_proposals, place_edit
 from ludus.reflact.ledger.assessment import assess_lines, update_working
 from ludus.reflact.ledger.credit import add_readings
 from ludus.reflact.ledger.line_analyst import LineReflection, analyse_failures, apply_causes
+from ludus.reflact.ledger.line_files import refuse_file_lines
 from ludus.reflact.ledger.line_records import (
     Line,
     LineChange,
@@ -136,6 +137,7 @@ async def take_ledger_step(run: TrainingRun, state: RunState) -> Step:
     view = use_success_bar(view, tally)
     read = read_rollouts if run.proposer.names_causes else propose_from_outcomes
     readings, reflections = await read(run.proposer, view, ledger, base, samples, rollouts)
+    reflections, unfit = await refuse_file_lines(run.runner.runner, view, ledger, base, reflections)
     clock.lap("reflect")
 
     # 4 credit, 5 admit, 6 assess
@@ -155,7 +157,7 @@ async def take_ledger_step(run: TrainingRun, state: RunState) -> Step:
         place=number,
         batches=(BatchReport.from_rollouts(seed, rollouts),),
         reflections=tuple(_describe_reflection(each) for each in reflections),
-        fates=learned.fates,
+        fates=(*learned.fates, *unfit),
         candidate=working if changed else None,
         action=LEDGER_ACTIONS[0] if changed else LEDGER_ACTIONS[1],
         notes_added=len(set(after.notes) - set(ledger.notes)),

@@ -55,7 +55,7 @@ def drop_passages(skill: Skill, absent: Collection[str]) -> Skill:
     for place in reversed(range(len(pieces))):
         if pieces[place].level and not _has_content(pieces, kept, place):
             kept[place] = False
-    return Skill("".join(piece.text for piece, keep in zip(pieces, kept, strict=True) if keep))
+    return skill.change_text("".join(piece.text for piece, keep in zip(pieces, kept, strict=True) if keep))
 
 
 def _has_content(pieces: tuple[_Piece, ...], kept: list[bool], place: int) -> bool:

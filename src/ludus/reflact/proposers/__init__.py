@@ -47,6 +47,8 @@ class View:
     """None if the run has no optimizer model."""
     place: int = 1
     """The number of the step within its epoch, from 1."""
+    is_package: bool = False
+    """Whether the skill is a package, so that proposals may have a `path`."""
 
     def require_optimizer(self) -> Optimizer:
         """The optimizer. Raises `ConfigError` if the run has none."""

@@ -2,7 +2,8 @@
 
     steps.jsonl        a line for the baseline, each step and each end of an epoch, as they happen
     summary.json       the result of the run, its claim first
-    best/SKILL.md      the skill that is shipped; until the end, the best one so far
+    best/SKILL.md      the skill that is shipped, with the files of its package; until the end, the best one so far
+    package/NAME/      the same for agents, at the end: in a folder of its name, with the claim in its front matter
     best-on-selection/SKILL.md  the one with the highest score on the selection split (recipe `reflact`)
     final/SKILL.md     the current skill; at the end, the final one
     report.html        its pages in one file, written when the run ends (`ludus.view.report`)
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ludus.encoding import to_json
+from ludus.errors import ConfigError
 from ludus.reflact.gate import Gate
 from ludus.reflact.records import Claim, MeasuredSkill, Record, Summary, find_gate
 from ludus.reflact.report.run_words import sum_times
@@ -27,6 +29,7 @@ from ludus.reflact.stages.evaluate import compute_score
 from ludus.reflact.train_settings import TrainSettings
 from ludus.reflact.training_run import RECORDS
 from ludus.skill import Skill, render_file
+from ludus.skill_folder import render_package, write_package
 from ludus.store import RunDir
 
 STEPS = "steps.jsonl"
@@ -34,6 +37,7 @@ SUMMARY = "summary.json"
 BEST = "best/SKILL.md"
 BEST_ON_SELECTION = "best-on-selection/SKILL.md"
 FINAL = "final/SKILL.md"
+PACKAGE = "package"
 
 
 def encode_line(record: Record, gate: Gate) -> bytes:
@@ -61,6 +65,20 @@ def encode_summary(record: Summary, records: Sequence[Record]) -> bytes:
 
 def _describe_skill(measured: MeasuredSkill, gate: Gate) -> dict[str, Any]:
     return {"skill": measured.skill.hash, "origin": measured.origin, "score": compute_score(gate, measured)}
+
+
+def make_stamp(shipped: MeasuredSkill, claim: Claim | None, run: str) -> dict[str, str]:
+    """What the front matter of a shipped skill says of it: version, hash, the claim with its interval, the evidence."""
+    said = "nothing was tested" if claim is None else " ".join(claim.sentence.split())
+    if claim is not None and claim.interval is not None and claim.difference is not None:
+        low, high = (f"{100 * bound:+.1f}" for bound in (claim.interval.low, claim.interval.high))
+        said += f" [{100 * claim.difference:+.1f} points, 95 % {low} to {high}, {claim.tasks} tasks]"
+    return {
+        "ludus-version": shipped.origin,
+        "ludus-hash": shipped.skill.hash,
+        "ludus-claim": said.replace("---", "-"),  # a row of hyphens ends front matter for some readers
+        "ludus-evidence": f"{run}/{SUMMARY}",
+    }
 
 
 def find_tested_skills(run: Path, test_split: str) -> frozenset[str]:
@@ -106,7 +124,7 @@ class RunRecorder:
         self.taken = 0
         """The number of records that the run has yielded. A summary with the arms of the claim replaces the one
         without."""
-        self._skills: dict[str, str] = {}
+        self._skills: dict[str, Skill] = {}
 
     def add(self, record: Record) -> None:
         self.taken += 1
@@ -121,6 +139,8 @@ class RunRecorder:
             self._drop_lines_after()
         if isinstance(record, Summary) or self.taken >= self.known:  # else the files are newer than this record
             self._write_skill(BEST, record.state.best.skill)
+            if isinstance(record, Summary):
+                self._write_shipped(record)
             self._write_skill(FINAL, record.state.current.skill)
             if (best := _find_best_on_selection(record)) is not None:
                 self._write_skill(BEST_ON_SELECTION, best)
@@ -143,9 +163,29 @@ class RunRecorder:
             self._run.write(STEPS, (line + b"\n" for line in self._lines))
 
     def _write_skill(self, name: str, skill: Skill) -> None:
-        if self._skills.get(name) != skill.text:
-            self._skills[name] = skill.text
+        before = self._skills.get(name)
+        if before == skill:
+            return
+        self._skills[name] = skill
+        folder = (self._run.path / name).parent
+        if skill.files or (before and before.files):
+            write_package(render_package(skill, *self._head), folder)
+        else:
             self._run.write(name, render_file(skill, *self._head).encode())
+
+    def _write_shipped(self, record: Summary) -> None:
+        """Write the shipped skill as agents install it, with its claim. The form wants a folder of the skill's name, so
+        a document whose own front matter is not in that form is in `best` only."""
+        best = record.state.best
+        try:
+            front = best.skill.front
+        except ConfigError:
+            return
+        if not best.skill.text.strip():
+            return
+        name = front.name if front else self._head.name
+        stamp = make_stamp(best, record.claim, self._run.path.resolve().name)
+        write_package(render_package(best.skill, *self._head, stamp), self._run.path / PACKAGE / name)
 
 
 def _find_best_on_selection(record: Record) -> Skill | None:

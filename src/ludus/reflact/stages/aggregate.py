@@ -16,7 +16,7 @@ from ludus.reflact.journal import open_task_group
 from ludus.reflact.proposers import View
 from ludus.reflact.records import Reflection, UnusableReply
 from ludus.reflact.train_settings import UpdateMode
-from ludus.skill import Edit
+from ludus.skill import Edit, render_whole
 
 I = TypeVar("I")  # noqa: E741
 Items = tuple[Item, ...]
@@ -75,7 +75,7 @@ async def _merge_group(view: View, group: Sequence[Items], prompt: str, level: i
     reply = await optimizer.ask(
         prompt,
         {
-            "skill": view.skill.text.strip() or "(empty)",
+            "skill": render_whole(view.skill).strip() or "(empty)",
             "memory": view.memory.strip() or "Nothing yet.",
             "proposals": number_items(items),
             "count": str(len(items)),

@@ -11,7 +11,7 @@ from msgspec import Struct
 from ludus.reflact.proposers import View
 from ludus.reflact.records import UnusableReply
 from ludus.reflact.stages.slow_update import Pair, describe_pairs
-from ludus.skill import Skill
+from ludus.skill import Skill, render_whole
 
 
 class MemoryReply(Struct, frozen=True):
@@ -25,7 +25,7 @@ async def write_memory(view: View, previous: Skill, pairs: Sequence[Pair]) -> st
         "meta",
         {
             "previous": previous.text.strip() or "(empty)",
-            "skill": view.skill.text.strip() or "(empty)",
+            "skill": render_whole(view.skill).strip() or "(empty)",
             "memory": view.memory.strip() or "Nothing yet.",
             "comparison": describe_pairs(view, pairs),
             "count": str(len(pairs)),

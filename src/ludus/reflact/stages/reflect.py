@@ -20,7 +20,7 @@ from ludus.reflact.proposers import View
 from ludus.reflact.records import Pattern, Reflection, UnusableReply
 from ludus.reflact.train_settings import UpdateMode
 from ludus.reflact.transcript import fit_texts, render_transcript
-from ludus.skill import Edit, Source
+from ludus.skill import Edit, Source, render_whole
 from ludus.types import Rollout
 
 I = TypeVar("I")  # noqa: E741
@@ -96,7 +96,7 @@ async def analyse(view: View, source: Source, minibatch: Sequence[Rollout], plac
     reply = await optimizer.ask(
         f"analyst_{source}",
         {
-            "skill": view.skill.text.strip() or "(empty)",
+            "skill": render_whole(view.skill).strip() or "(empty)",
             "system": view.system.strip() or "(nothing)",
             "history": view.history or "Nothing yet.",
             "memory": view.memory.strip() or "Nothing yet.",
@@ -131,6 +131,8 @@ def _render_item(view: View, form: ItemForm) -> str:
     prompts = view.require_optimizer().prompts
     limit = {"limit": str(view.settings.edit_budget)} if form.limited else {}
     parts = [prompts.render_part(form.prompt, **limit)]
+    if form.item is Edit and view.is_package:
+        parts.append(prompts.render_part("item_files"))
     if view.settings.support == "named":
         parts.append(prompts.render_part("origins"))
     return "\n\n".join(parts)

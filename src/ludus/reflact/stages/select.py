@@ -15,6 +15,7 @@ from ludus.reflact.items import FORMS, Item, number_items
 from ludus.reflact.proposers import Proposer, View, check_result
 from ludus.reflact.records import BatchReport, BudgetDecision, Fate, UnusableReply, pool_scores
 from ludus.reflact.schedule import compute_budget
+from ludus.skill import render_whole
 
 
 class BudgetReply(Struct, frozen=True):
@@ -51,7 +52,7 @@ async def _ask_budget(view: View, items: Sequence[Item], batches: Sequence[Batch
     reply = await view.require_optimizer().ask(
         "budget",
         {
-            "skill": view.skill.text.strip() or "(empty)",
+            "skill": render_whole(view.skill).strip() or "(empty)",
             "memory": view.memory.strip() or "Nothing yet.",
             "history": view.history or "Nothing yet.",
             "evidence": f"{scored} rollouts; passed {_format_share(hard)}; mean partial credit {_format_share(soft)}",
@@ -101,7 +102,7 @@ async def rank_items(view: View, items: Sequence[Item], budget: int) -> tuple[in
     reply = await view.require_optimizer().ask(
         "rank",
         {
-            "skill": view.skill.text.strip() or "(empty)",
+            "skill": render_whole(view.skill).strip() or "(empty)",
             "memory": view.memory.strip() or "Nothing yet.",
             "items": number_items(items),
             "count": str(len(items)),

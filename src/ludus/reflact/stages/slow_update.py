@@ -21,7 +21,7 @@ from ludus.reflact.stages.evaluate import evaluate
 from ludus.reflact.train_settings import PairPolicy
 from ludus.reflact.training_run import TrainingRun
 from ludus.reflact.transcript import describe_verdict, fit_texts, render_heading, render_turns
-from ludus.skill import Skill, read_guidance, set_guidance
+from ludus.skill import Skill, read_guidance, render_whole, set_guidance
 from ludus.types import Rollout, Task
 
 Category = Literal["regressed", "persistent_fail", "improved", "stable_success"]
@@ -129,7 +129,7 @@ async def write_guidance(view: View, previous: Skill, pairs: Sequence[Pair]) -> 
         "slow",
         {
             "previous": previous.text.strip() or "(empty)",
-            "skill": view.skill.text.strip() or "(empty)",
+            "skill": render_whole(view.skill).strip() or "(empty)",
             "guidance": read_guidance(view.skill) or "None yet.",
             "comparison": describe_pairs(view, pairs),
             "count": str(len(pairs)),

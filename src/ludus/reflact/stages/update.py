@@ -5,16 +5,20 @@ rewrites the whole document. In the third mode the proposals are whole documents
 parts of the current document stay unchanged, and texts that the guard refuses do not get into the candidate.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ludus.reflact.disclosure import apply_within
 from ludus.reflact.guards import Guard, list_added
 from ludus.reflact.items import Document, Item, number_items
 from ludus.reflact.proposers import View
 from ludus.reflact.records import Fate, UnusableReply
-from ludus.skill import Edit, Skill, apply_edits, protect
+from ludus.reflact.script_checks import FAILED_CHECK, NO_PACKAGE, check_scripts, find_refused_paths
+from ludus.reflact.train_settings import PackageSettings
+from ludus.runner import Runner
+from ludus.skill import Edit, Skill, protect
 
 
 class RewriteReply(Struct, frozen=True):
@@ -38,14 +42,24 @@ async def update(view: View, items: Sequence[Item], guard: Guard) -> Update:
     """Make the candidate in the run's update mode."""
     match view.settings.update_mode:
         case "patch":
-            return make_patch(view.skill, items, guard, lenient=view.settings.lenient_edits)
+            lone = [] if view.is_package else [item for item in items if isinstance(item, Edit) and item.path]
+            fit = [item for item in items if item not in lone]
+            made = make_patch(view.skill, fit, guard, view.settings.package, lenient=view.settings.lenient_edits)
+            return replace(made, fates=(*made.fates, *(Fate(item, NO_PACKAGE) for item in lone)))
         case "rewrite_from_suggestions":
             return refuse_candidate(view.skill, await _rewrite(view, items), guard)
         case "full_rewrite_minibatch":
             return refuse_candidate(view.skill, take_document(view.skill, items), guard)
 
 
-def make_patch(skill: Skill, items: Sequence[Item], guard: Guard | None = None, *, lenient: bool = False) -> Update:
+def make_patch(
+    skill: Skill,
+    items: Sequence[Item],
+    guard: Guard | None = None,
+    limits: PackageSettings = PackageSettings(),
+    *,
+    lenient: bool = False,
+) -> Update:
     """Apply the edits that the guard does not refuse. There is no candidate if it refuses all of them."""
     edits = [item for item in items if isinstance(item, Edit)]
     faults = [guard.check_edit(skill, edit) if guard else None for edit in edits]
@@ -55,9 +69,30 @@ def make_patch(skill: Skill, items: Sequence[Item], guard: Guard | None = None, 
         for edit, fault in zip(edits, faults, strict=True)
         if guard and fault
     )
-    candidate, reports = apply_edits(skill, allowed, lenient=lenient)
+    candidate, reports = apply_within(skill, allowed, limits, lenient=lenient)
     fates = (*(Fate(report.edit, report.status) for report in reports), *refused)
     return Update(candidate if allowed or not refused else None, fates)
+
+
+async def refuse_scripts(view: View, made: Update, runner: Runner) -> Update:
+    """The candidate without the edits of scripts that fail their check in a slot. The reason is in the fates."""
+    settings = view.settings
+    if made.candidate is None or not made.candidate.files:
+        return made
+    checks = await check_scripts(view.skill, made.candidate, runner, settings.package)
+    refused = find_refused_paths(checks)
+    if not refused:
+        return made
+    fates = tuple(_refuse_fate(fate, refused) for fate in made.fates)
+    kept = [fate.item for fate in fates if fate.status.startswith("applied") and isinstance(fate.item, Edit)]
+    candidate = apply_within(view.skill, kept, settings.package, lenient=settings.lenient_edits)[0] if kept else None
+    return Update(candidate, fates, made.changes)
+
+
+def _refuse_fate(fate: Fate, refused: Mapping[str, str]) -> Fate:
+    if isinstance(fate.item, Edit) and fate.item.path in refused and fate.status.startswith("applied"):
+        return Fate(fate.item, FAILED_CHECK, refused[fate.item.path])
+    return fate
 
 
 def refuse_candidate(skill: Skill, made: Update, guard: Guard) -> Update:

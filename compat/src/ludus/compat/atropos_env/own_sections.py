@@ -27,6 +27,7 @@ TRAINING_LIMITS = ("limits.rollout_seconds", "limits.setup_seconds", "limits.ver
 _HELD = ("sampling", "agent.skill", "agent.system")
 _INSTEAD = {
     "agent.skill_as": "a skill is added to the file's system messages as text",
+    "agent.skill_folder": "a skill is added to the file's system messages as text",
     "agent.examples_as": "a skill is added to the file's system messages as text",
     "agent.harness": "the file is the agent",
     "agent.harnesses": "the file is the agent",

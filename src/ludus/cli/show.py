@@ -91,7 +91,18 @@ def _show_prompts(directory: RunDir, state: str, *, as_json: bool) -> None:
     show_batch_run(directory.path, as_json=as_json)
 
 
-_SHOW = {"batch": _show_prompts, "headroom": _show_headroom, "train": _show_training, "rl": _show_rl}
+def _show_triggers(directory: RunDir, state: str, *, as_json: bool) -> None:
+    from ludus.triggers.trigger_table import show_triggers
+
+    show_triggers(directory.path, state, as_json=as_json)
+
+
+_SHOW = {
+    "triggers": _show_triggers,
+    "batch": _show_prompts, "headroom": _show_headroom,
+    "train": _show_training,
+    "rl": _show_rl,
+}
 """Kinds of runs that are shown in their own way."""
 
 

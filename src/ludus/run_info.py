@@ -253,6 +253,7 @@ _WORDS: Mapping[str, str] = {
     "gateway": "a record of gateway sessions",
     "replay": "a replayed rollout",
     "fork": "a run of fork",
+    "triggers": "a measurement of triggers",
 }
 BATCHES = ("evaluate", "process", "plan")
 """Kinds with the same outcomes. A plan's calibration is the begin of a run."""

@@ -89,6 +89,12 @@ COMMANDS = (
         "ludus.reflact.review_command",
     ),
     Listing(
+        "train",
+        "triggers",
+        "measure which skill of a catalogue an agent loads for which request, and train descriptions",
+        "ludus.triggers.command",
+    ),
+    Listing(
         "serve",
         "serve",
         "send groups of scored rollouts to a trajectory server, for a trainer of weights",

@@ -92,8 +92,15 @@ def _show_prompts(directory: RunDir, state: str, *, as_json: bool) -> None:
     show_batch_run(directory.path, as_json=as_json)
 
 
+def _show_triggers(directory: RunDir, state: str, *, as_json: bool) -> None:
+    from ludus.triggers.trigger_table import show_triggers
+
+    show_triggers(directory.path, state, as_json=as_json)
+
+
 _SHOW = {
     "audit-skill": _show_audit,
+    "triggers": _show_triggers,
     "batch": _show_prompts,
     "headroom": _show_headroom,
     "train": _show_training,

@@ -31,6 +31,7 @@ from ludus.sandbox.backends import SandboxSettings
 from ludus.settings import Settings
 from ludus.tools.settings import ToolsSettings
 from ludus.trackers import TrackingSettings
+from ludus.trigger_settings import TriggerSettings
 from ludus.types import Sampling
 
 
@@ -93,6 +94,7 @@ class Config(Settings, frozen=True):
     api: ApiSettings = ApiSettings()
     tracking: TrackingSettings = TrackingSettings()
     plan: PlanSettings = PlanSettings()
+    triggers: TriggerSettings = TriggerSettings()
 
 
 SECTIONS: Mapping[str, Any] = {f.name: f.type for f in msgspec.structs.fields(Config) if f.name != "options"}
@@ -103,6 +105,8 @@ TRAINING = frozenset({"train", "data", "optimizer", "claim", "claim_model"})
 """Sections that only training uses."""
 SHARDS = frozenset({"batch"})
 """Sections that only `ludus batch` uses."""
+CATALOGUE = frozenset({"triggers"})
+"""Sections that only `ludus triggers` uses."""
 WEIGHTS = frozenset({"rl", "trainer", "serve", "api", "tracking"})
 """Sections that only the training of weights uses. Batches do not record them."""
 

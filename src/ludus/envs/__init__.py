@@ -28,5 +28,6 @@ BUILTIN: Mapping[str, str] = MappingProxyType(
         "swe-smith-oracle": "ludus.envs.swe_smith:SweSmithOracle",
         "terminal-test": "ludus.envs.terminal_test:TerminalTest",
         "textworld": "ludus.envs.textworld:TextWorldGames",
+        "triggers": "ludus.envs.triggers:TriggerEnv",
     }
 )

@@ -1,0 +1,178 @@
+"""Trigger measurement and training of descriptions, in worlds whose truth is known.
+
+    python bench/triggers.py                 # held-out worlds, 20 seeds a family
+    python bench/triggers.py --development   # the worlds on which constants may be chosen
+
+Everything runs through `ludus triggers` itself, with a simulated agent and a simulated optimizer. Targets: recall and
+precision within 2 points of the truth on average; trained descriptions reach 90 % of the ceiling; in A/A worlds, in
+which no proposal does anything, nothing is claimed in at least 95 %; an agent that does not read descriptions is found
+by the controls.
+"""
+
+import argparse
+import contextlib
+import json
+import statistics
+import sys
+import tempfile
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+from common import Check, print_verdict, render_table
+from peers.trigger_world import CatalogueSetting, CatalogueWorld
+
+from ludus.cli import main
+
+FAMILIES = (
+    CatalogueSetting("easy"),
+    CatalogueSetting("confusable", shared=3, foreign=2, sharp=1.8),
+    CatalogueSetting("large", skills=16, queries=16),
+    CatalogueSetting("few queries", queries=8, none=8),
+    CatalogueSetting("A/A", quality=(0.0, 0.0, 0.0, 1.0)),
+)
+MODELS = """
+import json, pathlib
+from ludus.models.scripted import call, say
+import sys
+sys.path.insert(0, BENCH)
+from peers.trigger_world import CatalogueSetting, CatalogueWorld
+facts = json.loads(pathlib.Path("world.json").read_text())
+values = {k: tuple(v) if isinstance(v, list) else v for k, v in facts["setting"].items()}
+world = CatalogueWorld(CatalogueSetting(**values), facts["seed"])
+
+def agent(messages, tools, sampling):
+    lines = (line[2:].partition(": ") for line in messages[0].content.splitlines() if line.startswith("- "))
+    catalogue = {name: text for name, _, text in lines}
+    name = world.choose(messages[-1].content, catalogue, sampling.seed)
+    return call("load_skill", name=name) if name else say("Here is the answer.")
+
+def blind(messages, tools, sampling):
+    names = [line[2:].partition(": ")[0] for line in messages[0].content.splitlines() if line.startswith("- ")]
+    return call("load_skill", name=names[(sampling.seed or 0) % len(names)])
+
+def optimizer(messages, tools, sampling):
+    return say(world.propose(messages[-1].content))
+"""
+
+
+def run_world(world: CatalogueWorld, folder: Path, *words: str, agent: str = "agent") -> dict:
+    """Run `ludus triggers` in a world, and return its JSON."""
+    for name, text in world.initial.items():
+        (folder / "skills" / name).mkdir(parents=True)
+        head = f"---\nname: {name}\ndescription: {json.dumps(text)}\n---\n\nWork.\n"
+        (folder / "skills" / name / "SKILL.md").write_text(head)
+    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in world.queries))
+    setting = {name: getattr(world.setting, name) for name in CatalogueSetting.__dataclass_fields__}
+    (folder / "world.json").write_text(json.dumps({"setting": setting, "seed": world.seed}))
+    (folder / "models.py").write_text(MODELS.replace("BENCH", repr(str(Path(__file__).resolve().parent))))
+    typed = ["triggers", "skills", "--queries", "queries.jsonl", "--json", "--out", "run", *words]
+    typed += ["--model.type", "scripted", "--model.script", f"models.py:{agent}"]
+    out = StringIO()
+    with contextlib.chdir(folder), redirect_stdout(out), redirect_stderr(StringIO()):
+        main(typed)
+    return json.loads(out.getvalue())["triggers"]
+
+
+def measure_errors(world: CatalogueWorld, found: dict) -> list[tuple[float, float]]:
+    """How far recall and precision of each skill are from the truth."""
+    return [
+        (
+            each["recall"] - world.compute_recall(world.initial, each["skill"]),
+            (each["precision"] if each["precision"] is not None else 0.0)
+            - world.compute_precision(world.initial, each["skill"]),
+        )
+        for each in found["report"]["skills"]
+    ]
+
+
+def run_family(setting: CatalogueSetting, seeds: range) -> dict:
+    errors, reached, claims, wrong, covered = [], [], 0, 0, []
+    for seed in seeds:
+        world = CatalogueWorld(setting, seed)
+        with tempfile.TemporaryDirectory() as folder:
+            errors += measure_errors(world, run_world(world, Path(folder)))
+        with tempfile.TemporaryDirectory() as folder:
+            optimizer = ("--optimizer.type", "scripted", "--optimizer.script", "models.py:optimizer")
+            found = run_world(world, Path(folder), "--train", *optimizer)
+        trained = world.initial | {
+            card["name"]: card["description"] for card in (found["trained"] or {}).get("cards", [])
+        }
+        start, end, most = (world.compute_accuracy(text) for text in (world.initial, trained, world.best))
+        reached.append((start, end, most))
+        claims += found["claim"]["gain"]
+        wrong += bool(found["controls"]["problems"])
+        if paired := found["claim"]["paired"]:
+            truth = end - start
+            covered.append(paired["interval"]["low"] <= truth + 0.03 and truth - 0.03 <= paired["interval"]["high"])
+    start, end, most = (statistics.mean(values) for values in zip(*reached, strict=True))
+    return {
+        "family": setting.name,
+        "worlds": len(seeds),
+        "recall bias": statistics.mean(each[0] for each in errors),
+        "recall error": statistics.mean(abs(each[0]) for each in errors),
+        "precision bias": statistics.mean(each[1] for each in errors),
+        "start": start,
+        "trained": end,
+        "ceiling": most,
+        "of ceiling": end / most,
+        "claims": claims,
+        "controls failed": wrong,
+        "claims that cover the truth": sum(covered) / len(covered) if covered else float("nan"),
+    }
+
+
+def run_blind(seeds: range) -> int:
+    """How many worlds with an agent that does not read descriptions are found by the controls."""
+    found = 0
+    for seed in seeds:
+        world = CatalogueWorld(FAMILIES[0], seed)
+        with tempfile.TemporaryDirectory() as folder:
+            found += bool(run_world(world, Path(folder), agent="blind")["controls"]["problems"])
+    return found
+
+
+def list_checks(rows: list[dict], blind: int, worlds: int) -> list[Check]:
+    """The figures and their targets."""
+    trained = [row for row in rows if row["family"] != "A/A"]
+    bias = max(abs(row[name]) for row in rows for name in ("recall bias", "precision bias"))
+    same = [Check("claims in A/A worlds", row["claims"] / worlds, 0.05) for row in rows if row["family"] == "A/A"]
+    return [
+        Check("largest bias of recall and precision", bias, 0.02),
+        *(Check(f"{row['family']}, of the ceiling", row["of ceiling"], 0.9, at_least=True) for row in trained),
+        *same,
+        Check("blind agents found", blind / worlds, 1.0, at_least=True),
+    ]
+
+
+def run() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--development", action="store_true")
+    parser.add_argument("--worlds", type=int, default=20)
+    parser.add_argument("--family", action="append", default=[], help="only this one; any number of times")
+    given = parser.parse_args()
+    first = 0 if given.development else 1000
+    seeds = range(first, first + given.worlds)
+    rows = [
+        run_family(setting if given.development else _shift(setting), seeds)
+        for setting in FAMILIES
+        if not given.family or setting.name in given.family
+    ]
+    blind = run_blind(seeds)
+    columns = list(rows[0])
+    print(render_table([columns, *([_format(row[name]) for name in columns] for row in rows)]))
+    return print_verdict("triggers", list_checks(rows, blind, given.worlds))
+
+
+def _shift(setting: CatalogueSetting) -> CatalogueSetting:
+    """The held-out form of a family: other numbers than those on which constants were chosen."""
+    return replace(setting, skills=setting.skills + 1, sharp=setting.sharp + 0.1)
+
+
+def _format(value: object) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    sys.exit(run())

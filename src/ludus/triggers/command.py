@@ -1,0 +1,249 @@
+"""`ludus triggers`: measure which skill of a catalogue an agent loads for each query, and train descriptions.
+
+The run is of the environment `triggers`, with the catalogue in place of the skill. Its controls run in every run, and
+come first in what is printed. With `--train`, the queries are divided: descriptions are trained on one part, and the
+claim is measured on the other, which is sealed until then. The skills themselves are not changed: the new descriptions
+are written into the run directory, as a folder of `SKILL.md` front matters to review.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, nullcontext
+from importlib.resources import files
+
+from msgspec.structs import replace
+
+from ludus.arguments import RunArguments, make_argument
+from ludus.catalogue import Catalogue, render_catalogue
+from ludus.command import CONFIG, ENGINE, JSON, OUT, PRINT_CONFIG, QUIET, RESUME, ROLLOUTS, Command
+from ludus.command.run_command import RunResult, RunWork, run_command
+from ludus.command.settings import find_env_name
+from ludus.command.terminal import LiveLine, format_count, print_notice
+from ludus.config import Config
+from ludus.config.build_agent import build_env
+from ludus.config.build_models import build_models
+from ludus.config.tree import CATALOGUE, SameSettings
+from ludus.encoding import to_json
+from ludus.env import Env
+from ludus.envs.triggers import TriggerEnv
+from ludus.errors import ConfigError, ModelError
+from ludus.models import Model
+from ludus.models.ledger import Ledger
+from ludus.policy import Policy
+from ludus.reflact.journal import Journal, StageProgress
+from ludus.reflact.measure import Outage, SkillRunner, Stopped
+from ludus.reflact.optimizer import Optimizer
+from ludus.reflact.prompt_templates import Prompts
+from ludus.run import Run, RunKind
+from ludus.run_info import note_planned
+from ludus.triggers.catalogue_runs import CatalogueRuns, split_halves, split_queries
+from ludus.triggers.claims import TriggerOutcome, make_claim
+from ludus.triggers.controls import ControlReport, judge_controls, make_controls
+from ludus.triggers.description_training import PROMPT, DescriptionRound, train_descriptions
+from ludus.triggers.trigger_stats import collect_results, make_report
+from ludus.triggers.trigger_table import REPORT, print_triggers
+from ludus.types import Rollout
+
+TRAINED = "trained.json"
+"""The trained catalogue: descriptions by name."""
+RUNS = 4
+"""How often each query is run, if the settings say nothing else."""
+TRIGGERS = RunKind(
+    "triggers",
+    sections=CATALOGUE | {"optimizer"},
+    failures=(Outage, ModelError),
+    files={"report": REPORT, "trained": TRAINED},
+)
+
+
+class TriggerArguments(RunArguments):
+    env: str | None = None
+    """Not an argument of this command: it is `triggers`."""
+    skills: list[str]
+    queries: str
+    train: bool
+
+
+def run(arguments: TriggerArguments) -> int:
+    flags: dict[str, str] = {}
+    if not find_env_name(arguments):
+        flags |= {"env.name": TriggerEnv.name, "env.group_size": str(RUNS), "env.shown": "false"}
+    if arguments.skills:
+        flags["env.skills"] = json.dumps(arguments.skills)
+    if arguments.queries:
+        flags["env.queries"] = arguments.queries
+    if arguments.train:
+        flags["triggers.train"] = "true"
+    arguments.flags = [*flags.items(), *arguments.flags]
+    return run_command(arguments, TriggerWork, "ludus triggers skills/ --queries queries.jsonl")
+
+
+class TriggerWork(RunWork):
+    """Measures a catalogue, and trains its descriptions if asked to."""
+
+    kind = TRIGGERS
+    optimizer: Model | None = None
+
+    def __init__(self, config: Config, arguments: TriggerArguments) -> None:
+        env: Env = build_env(config)
+        if not isinstance(env, TriggerEnv):
+            raise ConfigError(f"env.name: ludus triggers runs its own environment, not {env.name}")
+        if config.agent.skill:
+            raise ConfigError("agent.skill: the catalogue is in its place: leave it out")
+        self.env, self.config, self.settings = env, config, config.triggers
+        self.catalogue, self.queries = env.read_catalogue(), env.read_queries()
+        self.quiet = arguments.quiet or arguments.json
+        self.outcome: TriggerOutcome | None = None
+        self.train, self.sealed = split_queries(self.queries, self.settings.sealed)
+        if self.settings.train and (len(self.train) < 2 or len(self.sealed) < 2):
+            raise ConfigError(
+                f"env.queries: {len(self.queries)} queries are too few to train on one part and to measure on another; "
+                "give at least 4 for each skill"
+            )
+
+    async def open_model(self, config: Config, ledger: Ledger, stack: AsyncExitStack) -> Model:
+        if not self.settings.train:
+            return await super().open_model(config, ledger, stack)
+        model, self.optimizer = build_models(config, ledger, print_notice)
+        if self.optimizer is not None and not isinstance(config.optimizer, SameSettings):
+            stack.push_async_callback(self.optimizer.close)
+        return model
+
+    def prepare(self, policy: Policy) -> Mapping[str, str]:
+        queries = to_json(self.queries)
+        return {"command": TRIGGERS.name, "catalogue": render_catalogue(self.catalogue).hash, "queries": _hash(queries)}
+
+    async def work(self, run: Run) -> bool:
+        size = self.config.env.group_size
+        note_planned(run.directory, 0 if self.settings.train else self._count_rollouts())
+        with nullcontext() if self.quiet else LiveLine("triggers") as line:
+
+            def show(progress: StageProgress) -> None:
+                run.write_spent()
+                if line is not None:
+                    spent = f"{format_count(run.ledger.total.usage.tokens)} tokens"
+                    line.draw(progress.done, progress.total or None, f"{progress.stage}, {spent}")
+
+            bench = CatalogueRuns(SkillRunner(run.runner, run.policy, Journal(show)), self.config.run.seed, size)
+            try:
+                self.outcome = await self._measure(bench, run)
+            except Stopped:
+                return False
+        run.directory.write(REPORT, to_json(self.outcome))
+        if self.outcome.trained is not None:
+            run.directory.write(TRAINED, to_json({card.name: card.description for card in self.outcome.trained.cards}))
+        return True
+
+    def _count_rollouts(self) -> int:
+        return (len(self.queries) + 2 * len(make_controls(self.catalogue)[0].queries)) * self.config.env.group_size
+
+    async def _measure(self, bench: CatalogueRuns, run: Run) -> TriggerOutcome:
+        queries = self.sealed if self.settings.train else self.queries
+        rounds: list[DescriptionRound] = []
+        if self.settings.train:  # sealed queries are not run before training has ended
+            rounds = await self._train(bench, run)
+        (rollouts,) = await bench.measure([self.catalogue], queries, "measure")
+        controls = await measure_controls(bench, self.catalogue, rollouts)
+        results, names = collect_results(rollouts), self.catalogue.names
+        lost = len(rollouts) - sum(each.runs + each.failed for each in results)
+        outcome = TriggerOutcome(
+            controls=controls, report=make_report(results, names, failed=lost), rounds=tuple(rounds)
+        )
+        trained = rounds[-1].catalogue if rounds else self.catalogue
+        if not self.settings.train:
+            return outcome
+        found = await bench.measure_one(trained, queries, "claim") if trained != self.catalogue else results
+        claim = make_claim(controls, found, results, names)
+        return replace(outcome, claim=claim, trained=trained if trained != self.catalogue else None)
+
+    async def _train(self, bench: CatalogueRuns, run: Run) -> list[DescriptionRound]:
+        assert self.optimizer is not None
+        optimizer = Optimizer(
+            self.optimizer,
+            load_prompts(),
+            run.directory,
+            bench.runner.journal,
+            concurrency=self.config.run.concurrency,
+            seed=self.config.run.seed,
+        )
+        rounds: list[DescriptionRound] = []
+        training = train_descriptions(bench, optimizer, self.catalogue, self.train, self.settings)
+        async with aclosing(training) as found:
+            async for done in found:
+                rounds.append(done)
+                if not self.quiet:
+                    print_notice(describe_round(done))
+        return rounds
+
+    def conclude(self, run: Run) -> RunResult:
+        outcome = self.outcome
+        facts = {"triggers": json.loads(to_json(outcome))}
+        failed = outcome is not None and not outcome.controls.works
+        return RunResult(facts, lambda out: print_triggers(outcome, out), failed=failed)
+
+
+async def measure_controls(bench: CatalogueRuns, catalogue: Catalogue, own: Sequence[Rollout]) -> ControlReport:
+    """Run the controls beside the catalogue, whose own rollouts are compared with each other."""
+    winner, loser = make_controls(catalogue)
+    (won,) = await bench.measure([winner.catalogue], winner.queries, "control")
+    (lost,) = await bench.measure([loser.catalogue], loser.queries, "control")
+    halves = [collect_results(half) for half in split_halves(own)]
+    return judge_controls(halves[0], halves[1], collect_results(won), collect_results(lost))
+
+
+def load_prompts() -> Prompts:
+    """The prompts that the optimizer of descriptions is asked with."""
+    text = files("ludus.triggers").joinpath("prompts", f"{PROMPT}.md").read_text("utf-8")
+    return Prompts({PROMPT: text, "reask": Prompts.load().get_text("reask")})
+
+
+def describe_round(done: DescriptionRound) -> str:
+    """A round, in a line."""
+    if done.problem:
+        said = f"no candidates ({done.problem})"
+    elif not done.chosen:
+        said = f"none of {len(done.candidates)} candidates is better"
+    else:
+        points = f"{100 * done.paired.difference:+.1f} points" if done.paired else "not compared"
+        said = f"{'taken' if done.taken else 'not taken'}: {points} on the train queries"
+    return f"round {done.number}, {done.skill} ({done.errors:.1f} errors): {said}"
+
+
+def _hash(data: bytes) -> str:
+    import hashlib
+
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+COMMAND = Command(
+    run,
+    "ludus triggers skills/ --queries queries.jsonl --model.base_url URL --model.name NAME\n"
+    "ludus triggers skills/ --queries queries.jsonl --train --out runs/triggers\n"
+    "ludus show runs/triggers",
+    (
+        make_argument(
+            "skills", metavar="DIR", nargs="*", help="the folder of a skill, or a folder of such folders; any number"
+        ),
+        make_argument(
+            "--queries",
+            metavar="FILE",
+            default="",
+            help='JSONL, JSON or CSV: rows with `query` and `skill` ("" if none is right)',
+        ),
+        make_argument("--train", action="store_true", help="improve descriptions, and claim on sealed queries"),
+        CONFIG,
+        OUT,
+        RESUME,
+        PRINT_CONFIG,
+        QUIET,
+        JSON,
+        ENGINE,
+    ),
+    TriggerArguments,
+    """\
+settings (list them: ludus config):
+  --env.group_size 4                                       runs of each query
+  --triggers.sealed 0.5 --triggers.rounds 40               training: the sealed share, the number of rounds
+  --optimizer.base_url URL --optimizer.name NAME           the model that writes descriptions""",
+    ROLLOUTS | {"engine", "triggers", "optimizer"},
+)

@@ -266,6 +266,14 @@ FORMATS: Mapping[str, Format] = {
         glue=";,",
         gap="\n",
     ),
+    "qwen2_5_coder": Format(
+        # Its template asks for the tags of hermes. It writes a fenced block, or nothing around the object.
+        (JsonCalls(f"{FENCE}\n{{call}}\n```", strict=True, between="\n"), _HERMES, JsonCalls("{call}", strict=True)),
+        noise=_make_special("im_end"),
+        known="name",
+        anchored=True,
+        gap="\n",
+    ),
     # lists of JSON objects
     "jamba": Format((JsonCalls("<tool_calls>[\n    {calls}\n]</tool_calls>", between=",\n    "),)),
     "hunyuan_a13b": Format((JsonCalls("<tool_calls>[{calls}]</tool_calls>"),), noise=("<answer>", "</answer>")),

@@ -5,9 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
+from msgspec.structs import replace
+
 from ludus.env import EnvFacts
-from ludus.envs.function_env import FunctionEnv, FunctionTests, make_task
-from ludus.types import Task
+from ludus.envs.function_env import FILE, FunctionEnv, FunctionTests, make_task
+from ludus.sandbox import Sandbox
+from ludus.types import Rollout, Score, Task
 
 sys.path.insert(0, str(Path(__file__).parent))
 from splits import cut
@@ -74,3 +77,11 @@ class Functions(FunctionEnv, frozen=True):
         numbers = [make_number_task(*each, n) for each in NUMBERS for n in range(2, 18)]
         texts = [make_text_task(*each, word) for each in TEXTS for word in WORDS]
         yield from cut([*numbers, *texts], split, self.name)
+
+    async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
+        assert box is not None
+        if rollout.answer.startswith("def "):  # the model often leaves the fence out
+            await box.write(FILE, rollout.answer.encode())
+        score = await super().verify(rollout, box)
+        told = "Right." if score.passed else f"This must hold: {'; '.join(rollout.task.answer['tests'])}"
+        return replace(score, feedback=told)

@@ -10,7 +10,7 @@ from typing import ClassVar
 from ludus.env import Env, EnvFacts
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.tools import Tool, tool
-from ludus.types import Rollout, Score, Task
+from ludus.types import Call, Message, Rollout, Score, Task
 from ludus.verify.numbers import find_number
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -48,7 +48,7 @@ def make_rows() -> list[tuple[str, int, str]]:
 
 def open_shop() -> sqlite3.Connection:
     base = sqlite3.connect(":memory:")
-    base.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, customer TEXT, amount INTEGER, status TEXT)")
+    base.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, customer TEXT, amount REAL, status TEXT)")
     base.executemany("INSERT INTO orders (customer, amount, status) VALUES (?, ?, ?)", make_rows())
     base.execute("PRAGMA query_only = ON")
     base.set_progress_handler(lambda: 1, STEPS)
@@ -80,8 +80,8 @@ class Shop(Env, frozen=True):
     name: ClassVar[str] = "shop"
     sandbox: ClassVar[SandboxSpec | None] = None
     system: ClassVar[str] = (
-        "Answer questions about the table orders(id, customer, amount, status) with the tool query. "
-        "Answer with the number alone."
+        "You answer questions about the table orders(id, customer, amount, status). You do not know its rows: call the "
+        "tool query first, with SQL that gives the number. When you have its result, answer with that number alone."
     )
     facts: ClassVar[EnvFacts] = EnvFacts(scored="the last number of the answer")
 
@@ -101,6 +101,17 @@ class Shop(Env, frozen=True):
         ]
         base.close()
         yield from cut(tasks, split, self.name)
+
+    def opening(self, task: Task) -> tuple[Message, ...]:
+        """An example comes first. Without one, this model answers with a number that it made up."""
+        call = Call("example", "query", '{"sql": "SELECT COUNT(DISTINCT customer) FROM orders"}')
+        return (
+            Message("user", "How many customers are there?"),
+            Message("assistant", calls=(call,)),
+            Message("tool", str(len(CUSTOMERS)), call_id=call.id),
+            Message("assistant", str(len(CUSTOMERS))),
+            *super().opening(task),
+        )
 
     def tools(self, task: Task, box: Sandbox | None) -> Sequence[Tool]:
         return [query]

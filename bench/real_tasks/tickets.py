@@ -1,4 +1,4 @@
-"""Assign tickets to teams by rules of the house. The names of the teams say nothing, so only feedback tells the rules."""
+"""Assign tickets to teams by rules of the house, which only feedback tells: the names of the teams say nothing."""
 
 import sys
 from collections.abc import Iterator

@@ -267,8 +267,8 @@ FORMATS: Mapping[str, Format] = {
         gap="\n",
     ),
     "qwen2_5_coder": Format(
-        # Its template asks for the tags of hermes. It writes a fenced block, or nothing around the object.
-        (JsonCalls(f"{FENCE}\n{{call}}\n```", strict=True, between="\n"), _HERMES, JsonCalls("{call}", strict=True)),
+        # Its template has the tags of hermes. The model itself writes a fenced block, or nothing around the object.
+        (_HERMES, JsonCalls(f"{FENCE}\n{{call}}\n```", strict=True), JsonCalls("{call}", strict=True)),
         noise=_make_special("im_end"),
         known="name",
         anchored=True,

@@ -579,7 +579,7 @@ class Differences:
 
 async def measure_second_pass(weights: Path, turns: int, reply: int) -> Differences:
     engine = EmbeddedEngine(
-        EmbeddedSettings(weights=str(weights)), EmbeddedRuntime(cache=weights.parent, slots=1, context=1024)
+        EmbeddedSettings(weights=str(weights), context=1024), EmbeddedRuntime(cache=weights.parent, slots=1)
     )
     codec = Codec.open(weights, "hermes", template="chatml")
     session = TokenSession(codec)

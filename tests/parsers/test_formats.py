@@ -98,6 +98,44 @@ def test_a_thought_that_the_prompt_began() -> None:
     assert read("hermes", text)[1] == [("f", {"x": 1}), ("g", {})]
 
 
+# ---- qwen2_5_coder: JSON in fenced blocks -------------------------------------------------------------------------
+
+FENCED = {
+    "a call": (f"```json\n{F}\n```", "", [("f", {"x": 1})], []),
+    "text around": (f"I look.\n```json\n{F}\n```\nThen I go on.", "I look.\nThen I go on.", [("f", {"x": 1})], []),
+    "on several lines": (
+        '```json\n{\n  "name": "f",\n  "arguments": {\n    "x": 1\n  }\n}\n```', "", [("f", {"x": 1})], []),
+    "two objects in a block": (f"```json\n{F}\n{G}\n```", "", [("f", {"x": 1}), ("g", {})], []),
+    "two blocks": (f"```json\n{F}\n```\n```json\n{G}\n```", "", [("f", {"x": 1}), ("g", {})], []),
+    "a list": (f"```json\n[{F}, {G}]\n```", "", [("f", {"x": 1}), ("g", {})], []),
+    "no end of the block": (f"```json\n{F}", "", [("f", {"x": 1})], []),
+    "the tags of its template": (f"<tool_call>\n{F}\n</tool_call>", "", [("f", {"x": 1})], []),
+    "nothing around it": (F, "", [("f", {"x": 1})], []),
+    "an object in prose": (f"Write {F} for it.", f"Write {F} for it.", [], []),
+    "ordinary JSON": ('```json\n{"name": "Ann", "age": 3}\n```', '```json\n{"name": "Ann", "age": 3}\n```', [], []),
+    "an ordinary list": ('```json\n[{"name": "Ann"}]\n```', '```json\n[{"name": "Ann"}]\n```', [], []),
+    "other keys": ('```json\n{"a": [1]}\n```', '```json\n{"a": [1]}\n```', [], []),
+    "a tool without arguments": ('```json\n{"name": "f"}\n```', '```json\n{"name": "f"}\n```', [], []),
+    "an unknown tool": (
+        '```json\n{"name": "Ann", "arguments": {}}\n```', '```json\n{"name": "Ann", "arguments": {}}\n```', [],
+        ["unknown_tool"]),
+    "another language": ('```python\nprint({"name": 1})\n```', '```python\nprint({"name": 1})\n```', [], []),
+    "cut": ('```json\n{"name": "f", "argum', '```json\n{"name": "f", "argum', [], ["truncated"]),
+    "an end token": (f"```json\n{F}\n```<|im_end|>", "", [("f", {"x": 1})], []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FENCED)
+def test_qwen2_5_coder(case: str) -> None:
+    text, content, calls, problems = FENCED[case]
+    tools = make_tool("f", x="integer"), make_tool("g")
+    assert read("qwen2_5_coder", text, *tools) == (content, calls, problems)
+    stream = Parser("qwen2_5_coder").stream(tools)
+    events = [event for letter in text for event in stream.feed(letter)] + stream.finish()
+    streamed = ParsedReply.from_events(events)
+    assert (streamed.content, [c.name for c in streamed.calls]) == (content, [name for name, _ in calls])
+
+
 # ---- the other shapes ---------------------------------------------------------------------------------------------
 
 

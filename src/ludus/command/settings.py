@@ -140,8 +140,11 @@ def read_recorded_settings(arguments: Arguments, recorded: Mapping[str, Any], en
 
 def print_model_hint(config: Config) -> None:
     """Say so if the settings leave the choice of the model open."""
-    if isinstance(config.model, EmbeddedSettings):
-        print_notice("model: the small embedded one, for trials. Another one: --model.base_url URL --model.name NAME")
+    if isinstance(config.model, EmbeddedSettings) and config.model.name == "smollm2-135m":
+        print_notice(
+            "model: the small embedded one, for trials. One that can do something (1.1 GB): --model.name "
+            "qwen2.5-coder-1.5b. One on a server: --model.base_url URL --model.name NAME"
+        )
 
 
 def require_env(config: Config, example: str) -> None:

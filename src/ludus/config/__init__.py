@@ -42,7 +42,7 @@ from ludus.config.tree import MAY_CHANGE, SECTIONS, Config, ModelSettings, NoMod
 from ludus.encoding import to_json
 from ludus.env import EnvSettings
 from ludus.errors import ConfigError, suggest
-from ludus.models.settings import EmbeddedSettings
+from ludus.models.settings import EMBEDDED_NAMES, EmbeddedSettings
 from ludus.rl.grpo_settings import GrpoSettings
 from ludus.settings import Settings, get_recorded
 
@@ -140,8 +140,14 @@ def _add_type(section: Any, silent: str) -> Any:
         return {**section, "type": _OwnType(_OWN), "reference": str(kind)} if own else section
     if "type" in section:
         return section
-    own = {f.name for f in msgspec.structs.fields(EmbeddedSettings)} if silent == "embedded" else set[str]()
+    own = _list_embedded(section.get("name")) if silent == "embedded" else set[str]()
     return {"type": "openai" if section.keys() - own else silent, **section}
+
+
+def _list_embedded(name: Any) -> set[str]:
+    """The settings of the embedded model. A name that it does not have is one of a server's model."""
+    fields = {f.name for f in msgspec.structs.fields(EmbeddedSettings)}
+    return fields if name in EMBEDDED_NAMES else fields - {"name"}
 
 
 class _OwnType(str):

@@ -143,7 +143,7 @@ def _choose_limits(config: Config) -> Limits:
     from ludus.models.embedded import EmbeddedRuntime
 
     defaults = {f.name: f.default for f in msgspec.structs.fields(EmbeddedRuntime)}
-    return msgspec.structs.replace(limits, context_tokens=defaults["context"] - defaults["reply_tokens"])
+    return msgspec.structs.replace(limits, context_tokens=config.model.context - defaults["reply_tokens"])
 
 
 def _read_skill(path: str) -> Skill | None:

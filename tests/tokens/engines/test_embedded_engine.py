@@ -34,8 +34,8 @@ def weights():
 async def open_model(weights):
     """A model on the running engine."""
     engine = EmbeddedEngine(
-        EmbeddedSettings(weights=str(weights), threads=1),
-        EmbeddedRuntime(cache=weights.parent, slots=1, context=512),
+        EmbeddedSettings(weights=str(weights), threads=1, context=512),
+        EmbeddedRuntime(cache=weights.parent, slots=1),
     )
     model = TokenModel(engine, Codec.open(weights, "hermes", template="chatml"))
     try:

@@ -34,7 +34,7 @@ class EmbeddedEngine:
 
     @property
     def name(self) -> str:
-        return self._settings.name
+        return self._settings.recorded_name
 
     async def generate(self, ids: Sequence[int], sampling: Sampling, n: int = 1) -> list[Generation]:
         if sampling.max_tokens is None:
@@ -67,6 +67,6 @@ class EmbeddedEngine:
         """Start the server if it is not running. Returns the engine."""
         endpoint = await self._server.start()
         if self._engine is None:
-            settings = ServerSettings(name=self._settings.name, concurrency=self._runtime.slots)
+            settings = ServerSettings(name=self.name, concurrency=self._runtime.slots)
             self._engine = LlamaCppEngine(settings, endpoint)
         return self._engine

@@ -170,7 +170,7 @@ def find_text(directory: RunDir, rollout: Rollout, ref: str) -> tuple[str, str]:
             case "opening", [number]:
                 return rollout.opening[_read_number(number)].content, "markdown"
             case "turn", [number, *place]:
-                return _find_in_turn(rollout.turns[_read_number(number) - 1], place)
+                return _find_in_turn(rollout.turns[_read_number(number, 1) - 1], place)
             case "file", [number]:
                 return _find_file(directory, rollout, _read_number(number))
             case _:
@@ -179,8 +179,8 @@ def find_text(directory: RunDir, rollout: Rollout, ref: str) -> tuple[str, str]:
         raise ConfigError(f"ref: this rollout has no text '{ref[:60]}'") from None
 
 
-def _read_number(text: str) -> int:
-    if not text.isdecimal() or len(text) > 9:
+def _read_number(text: str, lowest: int = 0) -> int:
+    if not text.isdecimal() or len(text) > 9 or int(text) < lowest:
         raise IndexError
     return int(text)
 

@@ -99,9 +99,11 @@ def test_the_cache_is_bounded(tmp_path: Path):
     assert len(list((tmp_path / "cache").glob("*.sqlite"))) == 1
 
 
-def read_as_nobody(runs: Path) -> str:
-    """What a user who may not write there sees, from a copy of this process."""
-    RunFolder([runs]).list_runs(wait=60)  # everything is imported before: the user may not read our Python either
+def read_as_nobody(runs: Path, other: Path) -> str:
+    """What a user who may not write there sees, from a copy of this process. Everything is imported before, for another
+    run: the user may not read our Python either."""
+    with RunFolder([other]) as folder:
+        folder.list_runs(wait=60)
     read, write = os.pipe()
     if (child := os.fork()) == 0:
         try:
@@ -122,12 +124,13 @@ def read_as_nobody(runs: Path) -> str:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="it needs another user, for whom the disk is read-only")
-def test_a_run_on_a_read_only_disk_is_read():
+def test_a_run_on_a_read_only_disk_is_read(tmp_path: Path):
     with tempfile.TemporaryDirectory() as temporary:
         path = write_rollouts(Path(temporary) / "runs" / "run", [make_rollout(1.0)])
         with sqlite3.connect(path / STORE) as db:
             db.execute("PRAGMA journal_mode = WAL")  # as a run that was killed leaves it
         db.close()
         Path(temporary).chmod(0o755)
-        assert read_as_nobody(path.parent) == "finished 1 1.0"
+        other = write_rollouts(tmp_path / "other", [make_rollout(1.0)])
+        assert read_as_nobody(path.parent, other) == "finished 1 1.0"
         assert not list(path.glob("*-shm"))

@@ -83,6 +83,6 @@ def write_sentence(
 
 def _describe(found: MeasuredDifference) -> str:
     low, high = format_points(found.interval.low), format_points(found.interval.high)
-    chance = ", which is within chance" if found.interval.low <= 0 <= found.interval.high else ""
+    chance = " (within chance)" if found.interval.low <= 0 <= found.interval.high else ""
     tasks = f"{found.tasks} test task{'' if found.tasks == 1 else 's'}"
     return f"{format_points(found.difference)} points [{low}, {high}] on {tasks}{chance}"

@@ -7,7 +7,6 @@ are made and sent in a thread, when a rollout has ended (`ludus.trackers.genai_s
 
 import logging
 import time
-from collections.abc import Sequence
 from typing import Any
 
 from ludus.errors import ConfigError
@@ -43,7 +42,7 @@ class OtelTracker:
         self._exporter: Any = exporters.OTLPSpanExporter(endpoint=endpoint or None)
         self._options = SpanOptions(content=content, longest=content_chars)
         self._tracer: Any = None
-        self._ended = _EndedSpans()
+        self._ended: list[Any] = []
         self._work: BackgroundWork | None = None
 
     def start(self, run: TrackedRun) -> None:
@@ -51,7 +50,7 @@ class OtelTracker:
             {"service.name": run.project, "ludus.run": run.name, **({"ludus.group": run.group} if run.group else {})}
         )
         provider = self._sdk.trace.TracerProvider(resource=resource)
-        provider.add_span_processor(self._ended)
+        provider.add_span_processor(make_collector(self._sdk.trace.SpanProcessor, self._ended))
         self._tracer = provider.get_tracer("ludus")
         self._options = SpanOptions(
             provider=find_provider(run),
@@ -81,11 +80,11 @@ class OtelTracker:
                 root, end = span, plan.end
             else:
                 span.end(int(plan.end * _NANO))
-            if len(self._ended.spans) >= _BATCH:
-                self._export(self._ended.take())
+            if len(self._ended) >= _BATCH:
+                self._export()
         if root is not None:
             root.end(int(end * _NANO))
-        self._export(self._ended.take())
+        self._export()
 
     def _start_span(self, plan: SpanPlan, root: Any) -> Any:
         api, nothing = self._api, self._context()
@@ -100,7 +99,10 @@ class OtelTracker:
             span.set_status(api.Status(api.StatusCode.ERROR, plan.error))
         return span
 
-    def _export(self, spans: Sequence[Any]) -> None:
+    def _export(self) -> None:
+        """Send the spans that have ended."""
+        spans = self._ended[:]
+        self._ended.clear()
         if spans and self._exporter.export(spans) is not self._sdk.trace.export.SpanExportResult.SUCCESS:
             raise TrackerLost("the collector does not take spans: look at its address and at its log")
 
@@ -112,27 +114,13 @@ class OtelTracker:
             self._exporter.shutdown()
 
 
-class _EndedSpans:
-    """Keeps spans that have ended until they are sent. It is a span processor of the SDK."""
+def make_collector(base: Any, spans: list[Any]) -> Any:
+    """A span processor of the SDK, derived from its own class: it puts spans that have ended into a list."""
 
-    def __init__(self) -> None:
-        self.spans: list[Any] = []
+    def on_end(self: Any, span: Any) -> None:
+        spans.append(span)
 
-    def take(self) -> list[Any]:
-        spans, self.spans = self.spans, []
-        return spans
-
-    def on_start(self, span: Any, parent_context: Any = None) -> None: ...
-
-    def _on_ending(self, span: Any) -> None: ...
-
-    def on_end(self, span: Any) -> None:
-        self.spans.append(span)
-
-    def shutdown(self) -> None: ...
-
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        return True
+    return type("SpanCollector", (base,), {"on_end": on_end})()
 
 
 def find_provider(run: TrackedRun) -> str:

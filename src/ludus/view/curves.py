@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ludus.reflact.records import Record, find_gate
 from ludus.reflact.report.score_curve import make_curve
@@ -173,7 +173,7 @@ def make_training_curves(records: Sequence[Record], settings: TrainSettings) -> 
 
 def make_weight_curves(steps: Sequence[RlStep]) -> Iterator[ChartCurve]:
     """The numbers of an RL run by step."""
-    columns = (
+    columns: tuple[tuple[str, str, str, str, Callable[[RlStep], float | None]], ...] = (
         ("reward", "mean reward of a step", "share", "reward", lambda s: s.reward),
         ("length", "sampled tokens of a rollout", "tokens", "length", lambda s: s.length),
         ("kl", "KL to the sampling policy", "", "kl", lambda s: s.metrics.kl),
@@ -181,8 +181,20 @@ def make_weight_curves(steps: Sequence[RlStep]) -> Iterator[ChartCurve]:
         ("entropy", "entropy", "", "entropy", lambda s: s.metrics.entropy),
         ("clipped", "share of clipped ids", "share", "policy", lambda s: s.metrics.clipped),
         ("staleness", "staleness in versions", "", "staleness", lambda s: s.staleness),
-        ("trained_fast", "trained share, faster half", "share", "trained", lambda s: s.shares and s.shares.fast),
-        ("trained_slow", "trained share, slower half", "share", "trained", lambda s: s.shares and s.shares.slow),
+        (
+            "trained_fast",
+            "trained share, faster half",
+            "share",
+            "trained",
+            lambda s: s.shares.fast if s.shares else None,
+        ),
+        (
+            "trained_slow",
+            "trained share, slower half",
+            "share",
+            "trained",
+            lambda s: s.shares.slow if s.shares else None,
+        ),
     )
     for name, label, unit, group, read in columns:
         points = _list_points((step.step, read(step)) for step in steps if step.step)

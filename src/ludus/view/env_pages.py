@@ -8,12 +8,13 @@ question is how hard a task is, not how good a policy.
 import time
 from collections.abc import Iterator, Sequence
 
+import msgspec
 from msgspec import Struct
 
 from ludus.envs import BUILTIN
 from ludus.errors import ConfigError, LudusError, StoreError
 from ludus.view.model import EnvironmentCard, EnvironmentPage, EnvironmentTask, EnvironmentTaskPage, RunCard
-from ludus.view.paging import DEFAULT, MOST, Parameters
+from ludus.view.paging import DEFAULT, MOST, Parameters, get_section
 from ludus.view.run_folder import RunFolder
 
 SECONDS = 0.6
@@ -75,7 +76,7 @@ def _summarize(name: str) -> str:
 def _read_options(folder: RunFolder, card: RunCard) -> dict[str, object]:
     try:
         with folder.facts.open(folder.find(card.id)) as facts:
-            return dict(facts.directory.config.get("env") or {})
+            return get_section(facts.directory.config, "env")
     except StoreError:
         return {}
 
@@ -83,7 +84,7 @@ def _read_options(folder: RunFolder, card: RunCard) -> dict[str, object]:
 # ---- tasks --------------------------------------------------------------------------------------------------------
 
 
-class _TaskSums(Struct, frozen=True):
+class _TaskSums(Struct, frozen=True, array_like=True):
     """A task in one run."""
 
     split: str
@@ -110,7 +111,7 @@ def _read_runs(folder: RunFolder, cards: Sequence[RunCard], end: float) -> Itera
         try:
             with folder.facts.open(folder.find(card.id)) as facts:
                 found = facts.select(_TASK, "GROUP BY split, task")
-                yield _RunSums(card, tuple(_TaskSums(*row[:6], bool(row[6]), *row[7:]) for row in found))
+                yield _RunSums(card, tuple(msgspec.convert(row, _TaskSums, strict=False) for row in found))
         except StoreError:
             continue
 

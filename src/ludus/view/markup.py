@@ -70,7 +70,7 @@ def render_json(text: str) -> tuple[str, str]:
 def _highlight(text: str, language: str) -> str:
     from pygments import highlight
     from pygments.formatters.html import HtmlFormatter  # not from the package: it is not ready for threads
-    from pygments.lexers import get_lexer_by_name
+    from pygments.lexers import get_lexer_by_name  # pyright: ignore[reportUnknownVariableType]
     from pygments.util import ClassNotFound
 
     if not re.fullmatch(r"[\w+#.-]{1,30}", language):

@@ -35,6 +35,7 @@ from ludus.types import StopReason
 from ludus.view.curves import make_rollout_curves, make_training_curves, make_weight_curves
 from ludus.view.facts import RunFacts
 from ludus.view.model import BudgetLine, ChartCurve, PhaseShare, RunCard, RunOverview, ScoreCard
+from ludus.view.paging import get_section
 from ludus.view.rollout_pages import make_card
 from ludus.view.training import read_train_settings
 
@@ -217,7 +218,7 @@ def _list_costs(path: Path, config: Mapping[str, Any]) -> tuple[BudgetLine, ...]
         spent = read_spent(path)
     except StoreError:
         spent = dict[str, Totals]()
-    budget: dict[str, Any] = config.get("budget") or {}
+    budget: dict[str, Any] = get_section(config, "budget")
     lines = [_make_cost(role, totals, budget.get(role) or {}) for role, totals in spent.items()]
     if spent:
         lines.append(_make_cost("all", sum(spent.values(), Totals()), budget))

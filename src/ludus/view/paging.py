@@ -44,6 +44,12 @@ class Parameters:
         return self.get(name) in ("1", "true", "yes")
 
 
+def get_section(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A section of recorded settings; empty if there is none."""
+    found: dict[str, Any] = settings.get(name) or {}
+    return found
+
+
 class Order(NamedTuple):
     """How the rows of a list are sorted."""
 

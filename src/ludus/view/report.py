@@ -194,7 +194,7 @@ def make_snapshot(state: ViewState, run: str, largest: int = LARGEST, seconds: f
     kept.keep(shown)
     session = ViewSession(version=__version__, title=run, read_only=True, static=True, may_act=False, single=run)
     session = msgspec.structs.replace(session, why_not="this is a report", now=time.time())
-    page = {"rows": [shown["card"]], "total": 1, "next": "", "pending": 0, "choices": {}}
+    page: dict[str, Any] = {"rows": [shown["card"]], "total": 1, "next": "", "pending": 0, "choices": {}}
     return {"/api/session": to_json(session), "/api/runs": to_json(page), **kept.replies}
 
 

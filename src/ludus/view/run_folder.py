@@ -31,7 +31,7 @@ from ludus.stats import compute_interval
 from ludus.store import CONFIG, STORE
 from ludus.view.facts import FactCache, RunFacts
 from ludus.view.model import RunCard, RunPage
-from ludus.view.paging import DEFAULT, MOST, Parameters, read_cursor, write_cursor
+from ludus.view.paging import DEFAULT, MOST, Parameters, get_section, read_cursor, write_cursor
 from ludus.view.training import RunScore, find_reached_reward, find_reached_score
 
 DEPTH = 3
@@ -143,7 +143,7 @@ def _read_card(facts: RunFacts, path: Path, id: str, notes: RunNotes) -> RunCard
         mean_without_suspects=_leave_out_suspects(facts) if suspects and kind in ONE_POLICY else None,
         dollars=spent.usage.dollars,
         tokens=spent.usage.tokens,
-        budget_dollars=(directory.config.get("budget") or {}).get("dollars"),
+        budget_dollars=get_section(directory.config, "budget").get("dollars"),
         started=info.started if info else _sign_file(path / CONFIG)[0] / 1e9,
         ended=info.ended if info else 0.0,
         version=info.version if info else "",
@@ -206,7 +206,7 @@ def _read_totals(path: Path, facts: RunFacts) -> Totals:
 
 def name_parts(recorded: Mapping[str, Any]) -> tuple[str, str]:
     """The names of the environment and of the model."""
-    env: dict[str, Any] = recorded.get("env") or {}
+    env: dict[str, Any] = get_section(recorded, "env")
     model: dict[str, Any] = recorded.get("model") or recorded.get("trainer") or {}
     return str(env.get("name", "")), str(model.get("name") or model.get("type") or "")
 

@@ -20,11 +20,11 @@ import ipaddress
 import secrets
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qs, unquote
 
 from ludus import __version__
@@ -162,7 +162,7 @@ class ViewServer:
     def _accept(self) -> Connection:
         return Connection(self._connections, self.serve, _refuse, BODY_BYTES)
 
-    def _spawn(self, work: "asyncio.coroutines.Coroutine[None, None, None]") -> None:  # pyright: ignore
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -225,8 +225,9 @@ class ViewServer:
 
     def _has_token(self, request: Request, given: Parameters) -> bool:
         bearer = request.get_header(b"authorization").removeprefix("Bearer ").strip()
-        cookies = dict(part.strip().partition("=")[::2] for part in request.get_header(b"cookie").split(";"))
-        shown = (bearer, cookies.get(self._cookie, ""), given.get("token") if request.path == "/" else "")
+        kept = [part.strip() for part in request.get_header(b"cookie").split(";")]
+        cookie = next((part.partition("=")[2] for part in kept if part.startswith(f"{self._cookie}=")), "")
+        shown = (bearer, cookie, given.get("token") if request.path == "/" else "")
         return any(hmac.compare_digest(each.encode(), self.options.token.encode()) for each in shown if each)
 
     def _serve_static(self, responder: Responder, given: Parameters) -> None:

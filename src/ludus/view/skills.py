@@ -325,7 +325,7 @@ def _blame_line(number: int, text: str, change: SkillChange, by: str, ids: _Roll
         origin=f"step_{found.step:04d}" if found.step else f"epoch {found.epoch}",
         step=found.step,
         line=change.id,
-        reason=show_hidden(found.decision),
+        reason=show_hidden(change.why),
         status="working",
         situation=show_hidden(found.situation),
         works=found.certainty,

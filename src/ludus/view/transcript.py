@@ -41,7 +41,7 @@ from ludus.view.model import (
     TurnPage,
     WaterfallSpan,
 )
-from ludus.view.paging import Parameters
+from ludus.view.paging import Parameters, get_section
 from ludus.view.rollout_pages import find_place, make_card
 
 TURNS, MOST_TURNS = 20, 100
@@ -170,7 +170,7 @@ def find_text(directory: RunDir, rollout: Rollout, ref: str) -> tuple[str, str]:
             case "opening", [number]:
                 return rollout.opening[_read_number(number)].content, "markdown"
             case "turn", [number, *place]:
-                return _find_in_turn(rollout.turns[_read_number(number) - 1], place)
+                return _find_in_turn(rollout.turns[_read_number(number, 1) - 1], place)
             case "file", [number]:
                 return _find_file(directory, rollout, _read_number(number))
             case _:
@@ -179,8 +179,8 @@ def find_text(directory: RunDir, rollout: Rollout, ref: str) -> tuple[str, str]:
         raise ConfigError(f"ref: this rollout has no text '{ref[:60]}'") from None
 
 
-def _read_number(text: str) -> int:
-    if not text.isdecimal() or len(text) > 9:
+def _read_number(text: str, lowest: int = 0) -> int:
+    if not text.isdecimal() or len(text) > 9 or int(text) < lowest:
         raise IndexError
     return int(text)
 
@@ -241,9 +241,15 @@ def list_turns(rollout: Rollout, run: str, given: Parameters, *, first: int = 0)
     return TurnPage(turns=tuple(turns), total=total, first=first, next=after if after <= total else 0)
 
 
+def list_phases(rollout: Rollout) -> Mapping[str, float]:
+    """How long a rollout was in each phase; empty if the record does not tell."""
+    nothing: dict[str, float] = {}
+    return rollout.times.phases if rollout.times else nothing
+
+
 def _list_starts(rollout: Rollout) -> list[float]:
     """When each turn began, seconds after the begin: after the phases before the first turn, one after the other."""
-    phases = rollout.times.phases if rollout.times else {}
+    phases = list_phases(rollout)
     now, starts = float(phases.get("slot", 0.0) + phases.get("setup", 0.0)), list[float]()
     for turn in rollout.turns:
         starts.append(now)
@@ -351,7 +357,7 @@ def describe_rollout(
     """Everything but the further turns."""
     room, place, directory = _Room(), find_place(facts, row, given), facts.directory
     files, note = _list_files(directory, rollout)
-    phases = rollout.times.phases if rollout.times else {}
+    phases = list_phases(rollout)
     score, failure = rollout.score, rollout.failure
     group = facts.list_rows(
         "WHERE task = ? AND split = ? AND policy = ? ORDER BY replicate, id LIMIT ?", _name_group(row)
@@ -402,7 +408,7 @@ def _name_group(row: OutcomeFacts) -> tuple[object, ...]:
 def compute_group_advantages(group: Sequence[OutcomeFacts], config: Mapping[str, Any]) -> dict[int, float]:
     """The advantage of each rollout of a group, by its id."""
     scores = {row.id: row.score for row in group if row.score is not None}
-    scale = (config.get("rl") or {}).get("scale", "none")
+    scale = get_section(config, "rl").get("scale", "none")
     return compute_advantages(scores, "std" if scale == "std" else "none") if scores else {}
 
 
@@ -472,7 +478,7 @@ _BEFORE, _AFTER = ("slot", "setup"), ("verify", "collect", "judge")
 
 def _list_spans(rollout: Rollout) -> Iterator[WaterfallSpan]:
     """The waterfall. The record has how long each part took; parts are put one after the other."""
-    phases, now = rollout.times.phases if rollout.times else {}, 0.0
+    phases, now = list_phases(rollout), 0.0
     for phase in _BEFORE:
         if seconds := phases.get(phase, 0.0):
             yield WaterfallSpan(0, phase, phase, now, seconds)
@@ -518,8 +524,8 @@ class TokenWords:
 
     def find(self, config: Mapping[str, Any], base: Path) -> tuple[Any, str]:
         """The tokenizer of a run, and why there is none."""
-        section = config.get("model") or {}
-        source = str(section.get("tokenizer") or (config.get("trainer") or {}).get("weights") or "")
+        section = get_section(config, "model")
+        source = str(section.get("tokenizer") or get_section(config, "trainer").get("weights") or "")
         if not source:
             return None, "The run does not name a tokenizer: ids have no texts."
         places = [Path(source), base / source]

@@ -5,7 +5,6 @@ The store does not say which group a step took, only how many of which version. 
 step took all groups of its version, as on-policy runs do.
 """
 
-import json
 import re
 import statistics
 import urllib.error
@@ -13,6 +12,8 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from ludus.errors import ConfigError
 from ludus.outcome_facts import TABLE, OutcomeFacts
@@ -22,7 +23,7 @@ from ludus.store import RunDir
 from ludus.view.curves import make_weight_curves
 from ludus.view.facts import FactCache, RunFacts
 from ludus.view.model import DurationShare, GroupPage, ServerQueue, WeightGroup, WeightsPage, WeightStep
-from ludus.view.paging import DEFAULT, MOST, Parameters
+from ludus.view.paging import DEFAULT, MOST, Parameters, get_section, read_cursor, write_cursor
 from ludus.view.transcript import compute_group_advantages
 
 ASK_SECONDS = 1.0
@@ -41,13 +42,14 @@ def list_steps(path: Path, given: Parameters) -> WeightsPage:
         steps, config = read_steps(directory), directory.config
         shares = tuple(_share_by_duration(directory))
     ordered = sorted(steps, key=lambda step: step.step, reverse=given.get("sort") == "-step")
-    start, limit = given.get_whole("offset", 0), given.get_whole("limit", DEFAULT, 1, MOST)
+    start, limit, query = _read_place(given, ("steps", str(path), given.get("sort")))
     queue, problem = _ask_server(path, config)
     return WeightsPage(
         steps=tuple(_show_step(step) for step in ordered[start : start + limit]),
         total=len(steps),
+        next=write_cursor(query, start + limit, 0) if start + limit < len(steps) else "",
         curves=tuple(make_weight_curves(steps)),
-        planned=int((config.get("rl") or {}).get("steps") or 0),
+        planned=int(get_section(config, "rl").get("steps") or 0),
         trained_by_duration=shares,
         server=queue,
         server_problem=problem,
@@ -99,8 +101,8 @@ def list_groups(path: Path, cache: FactCache, given: Parameters) -> GroupPage:
     if name not in _SORTS:
         raise ConfigError(f"sort: there is no column '{name[:40]}'; known: {', '.join(_SORTS)}")
     way = "DESC" if sort.startswith("-") else "ASC"
-    start, limit = given.get_whole("offset", 0), given.get_whole("limit", DEFAULT, 1, MOST)
     where, values = _filter_groups(given)
+    start, limit, query = _read_place(given, ("groups", str(path), sort, where, values))
     with cache.open(path) as facts:
         steps = read_steps(facts.directory)
         total = next(
@@ -114,7 +116,15 @@ def list_groups(path: Path, cache: FactCache, given: Parameters) -> GroupPage:
             )
         )
         shown = tuple(_show_group(facts, row, steps) for row in rows)
-        return GroupPage(rows=shown, total=total[0], indexing=facts.missing)
+        after = write_cursor(query, start + limit, 0) if start + limit < total[0] else ""
+        return GroupPage(rows=shown, total=total[0], next=after, indexing=facts.missing)
+
+
+def _read_place(given: Parameters, query: object) -> tuple[int, int, object]:
+    """Where a page begins, how long it is, and what its cursors belong to."""
+    place = read_cursor(given.get("cursor"), query)
+    start = int(place[0]) if place else given.get_whole("offset", 0)
+    return start, given.get_whole("limit", DEFAULT, 1, MOST), query
 
 
 def _filter_groups(given: Parameters) -> tuple[str, list[object]]:
@@ -194,7 +204,7 @@ def _share_by_duration(directory: RunDir) -> Iterator[DurationShare]:
 
 def _ask_server(path: Path, config: Mapping[str, Any]) -> tuple[ServerQueue | None, str]:
     """The queue of the trajectory server of a run that runs and feeds one, and why it is not known."""
-    url = str((config.get("serve") or {}).get("server") or "")
+    url = str(get_section(config, "serve").get("server") or "")
     info = read_info(path)
     if not url or info is None or info.kind != "serve" or read_state(info) != "running":
         return None, ""
@@ -202,17 +212,16 @@ def _ask_server(path: Path, config: Mapping[str, Any]) -> tuple[ServerQueue | No
         return None, f"{url} is not the address of a server"
     try:
         with urllib.request.urlopen(f"{url.rstrip('/')}/status", timeout=ASK_SECONDS) as reply:
-            found = json.loads(reply.read(ANSWER_BYTES))
+            facts = msgspec.json.decode(reply.read(ANSWER_BYTES), type=dict[str, Any])
     except (urllib.error.URLError, OSError, ValueError) as error:
         return None, f"{url} does not answer: {error}"
-    facts: dict[str, Any] = found if isinstance(found, dict) else {}
-    environments = facts.get("envs") or facts.get("environments") or ()
+    environments: list[dict[str, Any]] = [each for each in facts.get("envs") or () if isinstance(each, dict)]
     return (
         ServerQueue(
             url=url,
             step=int(facts.get("current_step") or facts.get("step") or 0),
             queued=int(facts.get("queue_size") or facts.get("queued") or 0),
-            environments=tuple(each for each in environments if isinstance(each, dict)),
+            environments=tuple(environments),
             facts=facts,
         ),
         "",

@@ -186,7 +186,9 @@ function drawSeries(frame, series, at) {
       .map((point) => `${placeX(frame, point.x).toFixed(1)},${placeY(frame, Number(point.low)).toFixed(1)}`)
       .reverse();
     return [
-      banded.length > 1 ? svg("polygon", { class: `band ${tone}`, points: [...top, ...bottom].join(" ") }) : null,
+      banded.length > 1 && series.line !== false
+        ? svg("polygon", { class: `band ${tone}`, points: [...top, ...bottom].join(" ") })
+        : null,
       series.line === false
         ? null
         : svg("polyline", { class: `line ${tone} ${series.dashed ? "dashed" : ""}`, points: path }),
@@ -206,7 +208,7 @@ function drawMarks(frame, series, tone) {
   return series.points.flatMap((point) => {
     if (point.y === null || !(few || point.mark)) return [];
     const [x, y] = [placeX(frame, point.x), placeY(frame, point.y)];
-    const lone = typeof point.low === "number" && typeof point.high === "number" && few;
+    const lone = typeof point.low === "number" && typeof point.high === "number" && series.line === false;
     const bar = lone
       ? svg("line", {
           class: `whisker ${tone}`,

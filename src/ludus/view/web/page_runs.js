@@ -170,12 +170,12 @@ function makeRunColumns(picked, onpick, edit) {
   };
   return [
     { key: "pick", title: "", width: "34px", cell: pick, hint: "pick runs to compare" },
-    { key: "id", title: "Run", sort: "id", kind: "main", cell: (card) => card.id },
+    { key: "id", title: "Run", sort: "id", kind: "main", width: "19%", cell: (card) => card.id },
     {
       key: "tags",
       title: "Tags",
       kind: "tags wide",
-      width: "13%",
+      width: "11%",
       cell: (card) => [
         ...card.tags.map((tag) => badge(tag, "plain")),
         card.note ? el("span", { class: "soft", title: card.note }, card.note) : null,
@@ -212,7 +212,7 @@ function makeRunColumns(picked, onpick, edit) {
       width: "12%",
       cell: (card) => el("span", { title: card.model }, shortModel(card.model)),
     },
-    { key: "score", title: "Score, 95 %", sort: "score", kind: "scorecell", width: "210px", cell: showScoreCell },
+    { key: "score", title: "Score, 95 %", sort: "score", kind: "scorecell", width: "190px", cell: showScoreCell },
     { key: "rollouts", title: "Rollouts", sort: "rollouts", kind: "num mid", width: "96px", cell: showProgress },
     {
       key: "cost",

@@ -330,12 +330,12 @@ function showLine(line, context) {
         .map(([name, refs]) => /** @type {[string, Node]} */ ([name, rolloutLinks(run, refs)])),
       ["more", line.more ? `${plural(line.more, "rollout")} not listed` : ""],
     ]),
-    line.history.length
+    line.history.length > 1 || line.history.some((fate) => fate.reason || fate.by)
       ? grid(
           "What happened to the line",
           ["step", "change", "why", "by"],
           line.history.map((fate) => [String(fate.step), fate.change, fate.reason, fate.by]),
-          ["num", "", "main", ""],
+          ["", "", "main", ""],
         )
       : null,
     decideLine(line.line, line.text, ["accept", "reject", "revert"], context),

@@ -16,7 +16,7 @@ which replaces the old text with a rewritten one. Everything here is pure.
 import hashlib
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -365,8 +365,8 @@ def _read_front(text: str) -> FrontMatter:
     if len(text) > _FRONT_CHARS:
         raise ConfigError(f"skill: the front matter has {len(text):,} characters; it has at most {_FRONT_CHARS:,}")
     try:
-        tokens: Iterable[object] = yaml.scan(text, yaml.SafeLoader)  # pyright: ignore[reportUnknownMemberType]
-        if any(isinstance(token, yaml.AliasToken | yaml.AnchorToken) for token in tokens):
+        scan: Callable[[str], Iterable[object]] = yaml.scan  # pyright: ignore[reportUnknownMemberType]
+        if any(isinstance(token, yaml.AliasToken | yaml.AnchorToken) for token in scan(text)):
             raise ValueError("it has anchors or aliases (& and *), which can stand for a text without end")
         front = msgspec.convert(yaml.safe_load(text), FrontMatter)
         msgspec.json.encode(front)  # an escape can stand for half of a surrogate pair, which no file can hold

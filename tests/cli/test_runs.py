@@ -8,12 +8,12 @@ import pytest
 from tests.build import make_rollout
 from tests.cli_kit import Ludus, script_flags, train_words, write_rules, write_sums
 
-from ludus.view.facts import FactCache
-from ludus.view.run_folder import find_runs, read_card
 from ludus.encoding import to_json
 from ludus.rl.records import RL_STEPS, RlStep
 from ludus.run_info import keep_info, open_info
 from ludus.store import RunDir
+from ludus.view.facts import FactCache
+from ludus.view.run_folder import find_runs, read_card
 
 RECORD = {"env": {"name": "sums.py"}, "model": {"type": "scripted"}}
 

@@ -51,7 +51,14 @@ def test_a_skill_is_trained_and_all_files_are_written(ludus: Ludus):
     assert sum(summary["seconds"].values()) > 0 and {"baseline", "rollout", "test"} <= set(summary["seconds"])
     assert summary["best"]["test"]["overall"]["hard"] > summary["initial"]["test"]["overall"]["hard"] == 0.0
     report = Path("run/report.html").read_text()
-    for words in ('id="snapshot"', "/skills/", "accepted", "Obey RULE-", "skipped_replace_target_not_found", "optimizer"):
+    for words in (
+        'id="snapshot"',
+        "/skills/",
+        "accepted",
+        "Obey RULE-",
+        "skipped_replace_target_not_found",
+        "optimizer",
+    ):
         assert words in report
     assert "baseline: 0 [0, 0.39] on 6 selection tasks" in done.err
     assert "step 4/4 (epoch 2)" in done.err

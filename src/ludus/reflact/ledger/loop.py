@@ -104,6 +104,7 @@ def open_ledger(run: TrainingRun, initial: Skill) -> LineLedger:
     ledger = LineLedger(lines=lines, working=tuple(line.id for line in lines))
     return replace(ledger, assessed=assess_lines(ledger, settings.tuning))
 
+
 def _count_shipping(run: TrainingRun) -> int:
     """About how many rollouts shipping takes if nothing limits it: mostly one candidate beside the initial skill."""
     return 2 * len(run.selection) * (1 + run.settings.shipping.count_passes(len(run.selection)))
@@ -193,6 +194,7 @@ def find_silence(ledger: LineLedger, step: int) -> str:
         "outcomes say about passages of the initial skill. Read a reply with `ludus show RUN`, and use a stronger "
         "optimizer or other prompts (train.prompts)"
     )
+
 
 def use_success_bar(view: View, tally: ScoreTally) -> View:
     """The view with the score from which a rollout is a success, where the scores so far decide it."""

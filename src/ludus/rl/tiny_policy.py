@@ -11,7 +11,7 @@ decides it.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -167,7 +167,7 @@ def _list_texts(conversations: Sequence[Sequence[Message]]) -> Iterator[str]:
 
 
 @contextmanager
-def _use_one_thread() -> Iterator[None]:
+def _use_one_thread() -> Generator[None]:
     """Compute in one thread. So small a net gains little by more, and where other work runs, threads that wait for each
     other took twelve times as long."""
     threads = torch.get_num_threads()

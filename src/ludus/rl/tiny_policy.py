@@ -169,7 +169,7 @@ def _list_texts(conversations: Sequence[Sequence[Message]]) -> Iterator[str]:
 @contextmanager
 def _use_one_thread() -> Generator[None]:
     """Compute in one thread. So small a net gains little by more, and where other work runs, threads that wait for each
-    other took twelve times as long."""
+    other took many times as long."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

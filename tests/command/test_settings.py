@@ -134,6 +134,8 @@ def test_a_new_run_directory_has_the_name_of_the_environment_and_is_never_one_th
 def test_the_small_embedded_model_is_mentioned_and_another_is_not(capsys: pytest.CaptureFixture[str]):
     print_model_hint(load())
     assert "the small embedded one, for trials" in capsys.readouterr().err
+    print_model_hint(load(flags=[("model.name", "qwen2.5-coder-1.5b")]))
+    assert capsys.readouterr().err == ""
     print_model_hint(load(flags=[("model.base_url", "http://127.0.0.1:9/v1"), ("model.name", "m")]))
     assert capsys.readouterr().err == ""
 

@@ -25,6 +25,7 @@ from ludus.types import Task
     [
         ([], EmbeddedSettings, 3584),
         ([("model.mode", "token")], EmbeddedSettings, 3584),
+        ([("model.context", "8192")], EmbeddedSettings, 7680),
         ([("model.threads", "1"), ("limits.context_tokens", "1000")], EmbeddedSettings, 1000),
         (
             [("model.mode", "token"), ("model.base_url", "http://localhost"), ("model.name", "x")],

@@ -32,6 +32,9 @@ def test_the_environment_s_fields_are_in_the_same_section():
 def test_the_model_s_type_is_embedded_by_default():
     assert isinstance(load().model, EmbeddedSettings)
     assert isinstance(load([], [("model.name", "x")]).model, OpenAISettings)
+    assert load([], [("model.name", "qwen2.5-coder-1.5b")]).model == EmbeddedSettings(name="qwen2.5-coder-1.5b")
+    server = load([], [("model.name", "qwen2.5-coder-1.5b"), ("model.base_url", "http://127.0.0.1:9/v1")])
+    assert isinstance(server.model, OpenAISettings)
     assert isinstance(load([], [("model.type", "anthropic")]).model, AnthropicSettings)
 
 

@@ -15,10 +15,10 @@ from ludus.errors import ConfigError
 from ludus.models.settings import EMBEDDED_NAMES
 from ludus.models.weights import (
     NAMED,
-    Part,
     SourceUnavailable,
     Tell,
     Weights,
+    WeightsPart,
     WeightsSource,
     WrongBytes,
     fetch_from_hub,
@@ -35,13 +35,13 @@ TINY = Weights(
     sha256=hashlib.sha256(BYTES).hexdigest(),
     repo="me/tiny",
     revision="a" * 40,
-    parts=(Part("tiny-weights==1.0", "tiny.gguf", len(BYTES)),),
+    parts=(WeightsPart("tiny-weights==1.0", "tiny.gguf", len(BYTES)),),
     parser="hermes",
 )
 CUT = (300, 704)
 """The sizes of two parts."""
 IN_PARTS = replace(
-    TINY, parts=tuple(Part(f"tiny-part{n}==1.0", f"part{n:02}.bin", size) for n, size in enumerate(CUT, 1))
+    TINY, parts=tuple(WeightsPart(f"tiny-part{n}==1.0", f"part{n:02}.bin", size) for n, size in enumerate(CUT, 1))
 )
 
 

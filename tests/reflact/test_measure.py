@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.build import make_rollout
 from tests.reflact_kit import make_result, make_waiting_runner
 
 from ludus.control import RunControl
@@ -22,13 +23,14 @@ from ludus.reflact.measure import (
     is_success,
     make_measure,
     merge_measures,
+    warn_of_unloaded,
 )
 from ludus.reflact.records import add_costs, count_suspects, list_record_values
 from ludus.runner import Runner, RunOptions
 from ludus.sandbox import Sandbox
 from ludus.skill import Skill
 from ludus.suspects import SuspectPolicy
-from ludus.types import Message, Rollout, Score
+from ludus.types import Message, Rollout, Score, SkillUse
 
 
 async def test_several_skills_are_measured_together(world: SimpleNamespace):
@@ -176,3 +178,13 @@ def test_where_nothing_ever_passes_the_best_rollouts_are_successes(
     tally = ScoreTally().add(scores)
     assert choose_success_at(None, Gate(metric=metric), tally) == (None if bar is None else pytest.approx(bar))
     assert choose_success_at(0.3, Gate(metric=metric), tally) == 0.3, "what was set stays"
+
+
+def test_a_skill_that_is_never_loaded_is_warned_of_and_one_that_nobody_saw_is_not():
+    def make_uses(*loaded: bool | None) -> list[Rollout]:
+        return [msgspec.structs.replace(make_rollout(), skill_use=SkillUse(loaded=each)) for each in loaded]
+
+    assert "none of 2 rollouts loaded the skill" in warn_of_unloaded("rollout", make_uses(False, False))
+    assert warn_of_unloaded("rollout", make_uses(False, None)) == ""
+    assert warn_of_unloaded("rollout", make_uses(False, True)) == ""
+    assert warn_of_unloaded("rollout", [make_rollout()]) == ""

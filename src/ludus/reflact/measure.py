@@ -94,6 +94,8 @@ class SkillRunner:
         if len(done) < len(places):
             raise Stopped("the run was asked to stop")
         _check_outage([*earlier, *done.values()], stage, self.max_failed)
+        if warning := warn_of_unloaded(stage, list(done.values())):
+            self.journal.warn(warning)
         return [done[key] for key in keys]
 
     def check_stop(self) -> None:
@@ -111,6 +113,18 @@ class SkillRunner:
         return [
             make_measure(skill, rollouts[number * size : (number + 1) * size]) for number, skill in enumerate(skills)
         ]
+
+
+def warn_of_unloaded(stage: str, rollouts: Sequence[Rollout]) -> str:
+    """A warning that no rollout has loaded the skill that lay in its slot; empty if one has, or if that is not known.
+    Then the scores say nothing about the skill's text: what has to change is its description."""
+    uses = [rollout.skill_use for rollout in rollouts if rollout.skill_use is not None]
+    if not uses or any(use.loaded is not False for use in uses):
+        return ""
+    return (
+        f"{stage}: none of {len(uses)} rollouts loaded the skill, so their scores say nothing about its text. Agents "
+        "choose a skill by its description: improve that, or use agent.skill_as file"
+    )
 
 
 def make_measure(skill: Skill, rollouts: Sequence[Rollout]) -> Measure:

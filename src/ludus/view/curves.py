@@ -50,8 +50,7 @@ def make_rollout_curves(facts: RunFacts) -> Iterator[ChartCurve]:
         "min(id), count(*), count(score), ifnull(sum(score), 0), ifnull(sum(score * score), 0), sum(turns), "
         "sum(errors), sum(calls), sum(dollars)"
     )
-    numbered = f"(SELECT *, row_number() OVER (ORDER BY id) - 1 AS place FROM {facts.source})"
-    rows = list(facts.directory.query(f"SELECT {sums} FROM {numbered} GROUP BY place / {size} ORDER BY 1"))
+    rows = list(facts.select(sums, f"GROUP BY (id - 1) / {size} ORDER BY 1"))
     scores, length, errors, cost = list[ChartPoint](), list[ChartPoint](), list[ChartPoint](), list[ChartPoint]()
     done, scored, whole, squares, dollars = 0, 0, 0.0, 0.0, 0.0
     for first, count, marks, score, square, turns, wrong, calls, spent in rows:

@@ -15,27 +15,75 @@ import contextlib
 import hashlib
 import os
 import sqlite3
+import threading
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from ludus.errors import StoreError
 from ludus.outcome_facts import COLUMNS, CREATE, INSERT, TABLE, OutcomeFacts, make_facts
-from ludus.store import UNJUDGED, RunDir, decode_rollout
+from ludus.store import STORE, UNJUDGED, RunDir, decode_rollout
 
 CACHE_BYTES = 1_000_000_000
 """The most that the files of the cache take together."""
 PIECE = 200
 """Rollouts that are read for the index in one transaction."""
+PAGE_CACHE_KB = 48_000
+"""Memory of a connection for pages of the database: sums read the same pages several times."""
 DAMAGED = "damaged"
 """The stop reason of a rollout whose record cannot be read."""
 
 
+T = TypeVar("T")
+StoreMarks = tuple[tuple[int, int], ...]
+
+
+class SumShelf:
+    """Sums over the index, kept as long as the files of the store do not change. Bounded."""
+
+    def __init__(self, most: int = 256) -> None:
+        self._most = most
+        self._kept: OrderedDict[tuple[str, str], tuple[StoreMarks, Any]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def remember(self, path: Path, name: str, marks: StoreMarks, make: Callable[[], T]) -> T:
+        """A value that was computed for these files, or the value that `make` computes now."""
+        place = (str(path), name)
+        with self._lock:
+            found = self._kept.get(place)
+            if found is not None and found[0] == marks:
+                self._kept.move_to_end(place)
+                return found[1]
+        value = make()
+        with self._lock:
+            self._kept[place] = (marks, value)
+            while len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+        return value
+
+
+def mark_store(path: Path, *others: Path) -> StoreMarks:
+    """The times and sizes of the files of a store. They are read before the store is: what is kept for them is at worst
+    newer than they are, and is made again."""
+    marks: list[tuple[int, int]] = []
+    for file in (path / STORE, path / f"{STORE}-wal", *others):
+        try:
+            found = file.stat()
+            marks.append((found.st_mtime_ns, found.st_size))
+        except OSError:
+            marks.append((0, 0))
+    return tuple(marks)
+
+
 class RunFacts:
     """The index of one run, open to read."""
+
+    shelf: SumShelf | None = None
+    marks: StoreMarks = ()
 
     def __init__(self, directory: RunDir, source: str, missing: int) -> None:
         self.directory = directory
@@ -62,6 +110,10 @@ class RunFacts:
         row = self.select_one("count(*)", rest, values)
         return row[0] if row else 0
 
+    def remember(self, name: str, make: Callable[[], T]) -> T:
+        """A sum that is computed once for each state of the store."""
+        return make() if self.shelf is None else self.shelf.remember(self.directory.path, name, self.marks, make)
+
     def __enter__(self) -> Self:
         return self
 
@@ -78,6 +130,7 @@ class FactCache:
         """`folder`: None: there is no cache, and older rollouts are not listed."""
         self._folder = folder
         self._most = most
+        self._shelf = SumShelf()
 
     def open(self, path: Path) -> RunFacts:
         """Open the index of a run for one request.
@@ -85,15 +138,18 @@ class FactCache:
         Raises:
             StoreError: the run cannot be read.
         """
+        cached = self.name_file(path)
+        marks = mark_store(path, *([cached] if cached else []))
         directory = RunDir.read(path)
         with contextlib.ExitStack() as undo:
             undo.callback(directory.close)
-            (stored,) = next(directory.query("SELECT count(*) FROM outcomes"))
-            own = _count_rows(directory, "main")
+            list(directory.query(f"PRAGMA cache_size = -{PAGE_CACHE_KB}"))
+            stored, own = self._shelf.remember(path, "counts", marks, lambda: _count_all(directory))
             facts = RunFacts(directory, f"main.{TABLE}" if own >= 0 else _NOTHING, stored - max(0, own))
-            if facts.missing > 0 and (cached := self.name_file(path)) is not None and cached.exists():
+            if facts.missing > 0 and cached is not None and cached.exists():
                 facts = _attach(directory, cached, own, stored)
             undo.pop_all()
+        facts.shelf, facts.marks = self._shelf, marks
         return facts
 
     def name_file(self, path: Path) -> Path | None:
@@ -134,6 +190,11 @@ class FactCache:
 
 
 _NOTHING = f"(SELECT {', '.join(f'NULL AS {name}' for name in COLUMNS)} LIMIT 0)"
+
+
+def _count_all(directory: RunDir) -> tuple[int, int]:
+    """How many outcomes a store has, and how many rows of facts."""
+    return next(directory.query("SELECT count(*) FROM outcomes"))[0], _count_rows(directory, "main")
 
 
 def _count_rows(directory: RunDir, schema: str) -> int:

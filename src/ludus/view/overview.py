@@ -5,6 +5,7 @@ Everything is a sum over the index: no rollout is read. `summarize_facts` gives 
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from ludus.stats import (
     Spread,
     ToolUse,
     compute_interval,
+    compute_spread,
     estimate_pass_at,
     make_failure_ledger,
     warn_of_exclusions,
@@ -50,13 +52,13 @@ def describe_run(facts: RunFacts, card: RunCard) -> RunOverview:
     directory, path = facts.directory, facts.directory.path
     info = read_info(path)
     live, problem = ask_live(path) if card.state == "running" else (None, "")
-    found = {**_summarize(facts), **_describe_training(directory, card.kind)}
+    found = {**facts.remember("summary", lambda: _summarize(facts)), **_describe_training(directory, card.kind)}
     if card.kind not in ONE_POLICY:
         found["pass_at"] = ()  # rollouts of several policies
     return RunOverview(
         card=card,
         command=info.command if info else "",
-        curves=tuple(_list_curves(facts, card.kind)),
+        curves=list_curves(facts, card.kind),
         costs=_list_costs(path, directory.config),
         live=live,
         live_problem=problem,
@@ -65,7 +67,6 @@ def describe_run(facts: RunFacts, card: RunCard) -> RunOverview:
         recent=tuple(map(make_card, facts.list_rows("ORDER BY id DESC LIMIT 20"))),
         has_skill=card.kind == "train",
         has_weights=card.kind == "rl",
-        has_tokens=facts.count("WHERE exact = 1") > 0,
         indexing=facts.missing,
         stored=card.rollouts,
         **found,
@@ -102,7 +103,7 @@ def _summarize(facts: RunFacts) -> dict[str, Any]:
     ledger = make_failure_ledger(
         [ScoreCell(cell[3], cell[2], cell[1] - cell[2]) for cell in cells], boundaries, broken=broken
     )
-    suspects = facts.count("WHERE suspect = 1")
+    suspects, sums = facts.count("WHERE suspect = 1"), _Sums(facts)
     return {
         "tasks": len(cells),
         "flaky": sum(0 < cell[4] < cell[2] for cell in cells),
@@ -118,10 +119,11 @@ def _summarize(facts: RunFacts) -> dict[str, Any]:
             for (reason,) in facts.select("reason", "WHERE failure != '' GROUP BY 1 ORDER BY count(*) DESC, 1 LIMIT 3")
         ),
         "stops": stops,
-        "tools": _list_tools(facts),
-        "turns": measure_spread(facts, "turns"),
-        "seconds": measure_spread(facts, "seconds"),
-        "phases": _list_phases(facts),
+        "tools": sums.tools,
+        "turns": compute_spread(sums.turns),
+        "seconds": compute_spread(sums.seconds),
+        "phases": sums.phases,
+        "has_tokens": facts.select_one("1", "WHERE exact = 1 LIMIT 1") is not None,
     }
 
 
@@ -157,34 +159,35 @@ def _list_pass_at(cells: Sequence[Sequence[Any]]) -> tuple[PassAt, ...]:
     return tuple(found)
 
 
-def _list_tools(facts: RunFacts) -> tuple[ToolUse, ...]:
-    each = "json_each(tools) AS tool"
-    rows = facts.directory.query(
-        "SELECT tool.key, sum(json_extract(tool.value, '$[0]')), sum(json_extract(tool.value, '$[1]')) "
-        f"FROM {facts.source}, {each} WHERE tools != '' GROUP BY 1 ORDER BY 2 DESC LIMIT 100"
-    )
-    return tuple(ToolUse(name, calls, errors) for name, calls, errors in rows)
+class _Sums:
+    """What is summed up over all rollouts in one pass."""
+
+    def __init__(self, facts: RunFacts) -> None:
+        self.turns, self.seconds = list[float](), list[float]()
+        used, phases = Counter[str](), Counter[str]()
+        for turns, seconds, tools, spent in facts.select("turns, seconds, tools, phases"):
+            self.turns.append(turns)
+            self.seconds.append(seconds)
+            if tools:
+                used[tools] += 1
+            if spent:
+                phases.update(_PHASES.decode(spent))
+        self.phases = tuple(PhaseShare(name, seconds) for name, seconds in phases.most_common(30))
+        calls, errors = Counter[str](), Counter[str]()
+        for text, count in used.items():
+            for tool, (called, wrong) in _TOOLS.decode(text).items():
+                calls[tool] += called * count
+                errors[tool] += wrong * count
+        self.tools = tuple(ToolUse(tool, count, errors[tool]) for tool, count in calls.most_common(100))
 
 
-def _list_phases(facts: RunFacts) -> tuple[PhaseShare, ...]:
-    rows = facts.directory.query(
-        f"SELECT phase.key, sum(phase.value) FROM {facts.source}, json_each(phases) AS phase "
-        "WHERE phases != '' GROUP BY 1 ORDER BY 2 DESC LIMIT 30"
-    )
-    return tuple(PhaseShare(name, seconds) for name, seconds in rows)
+_PHASES = msgspec.json.Decoder(dict[str, float])
+_TOOLS = msgspec.json.Decoder(dict[str, tuple[int, int]])
 
 
 def measure_spread(facts: RunFacts, column: str) -> Spread | None:
-    """The distribution of a column, by its index alone."""
-    count, total, most = facts.select_one(f"count(*), sum({column}), max({column})") or (0, 0, 0)
-    if not count:
-        return None
-
-    def pick(place: int) -> float:
-        return float((facts.select_one(column, f"ORDER BY {column} LIMIT 1 OFFSET ?", (place,)) or (0.0,))[0])
-
-    middle = pick(count // 2) if count % 2 else (pick(count // 2 - 1) + pick(count // 2)) / 2
-    return Spread(float(total), total / count, middle, pick(math.ceil(0.95 * count) - 1), float(most))
+    """The distribution of a column."""
+    return compute_spread([float(value) for (value,) in facts.select(column)])
 
 
 # ---- records ------------------------------------------------------------------------------------------------------
@@ -203,7 +206,7 @@ def _list_curves(facts: RunFacts, kind: str) -> list[ChartCurve]:
 
 def list_curves(facts: RunFacts, kind: str) -> tuple[ChartCurve, ...]:
     """The curves of a run."""
-    return tuple(_list_curves(facts, kind))
+    return facts.remember("curves", lambda: tuple(_list_curves(facts, kind)))
 
 
 def _describe_training(directory: RunDir, kind: str) -> dict[str, Any]:

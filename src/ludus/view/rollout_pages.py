@@ -73,7 +73,7 @@ def read_filter(given: Parameters) -> RowFilter:
     return found
 
 
-def list_rollouts(facts: RunFacts, given: Parameters, choices: dict[str, dict[str, int]] | None = None) -> RolloutPage:
+def list_rollouts(facts: RunFacts, given: Parameters) -> RolloutPage:
     """A page of rollouts."""
     order, chosen = choose_order(given.get("sort"), SORTS, "id"), read_filter(given)
     limit, offset = given.get_whole("limit", DEFAULT, 1, MOST), given.get_whole("offset", 0)
@@ -89,10 +89,10 @@ def list_rollouts(facts: RunFacts, given: Parameters, choices: dict[str, dict[st
     shown = rows[:limit]
     return RolloutPage(
         rows=tuple(make_card(OutcomeFacts(*row[:-1])) for row in shown),
-        total=facts.count(chosen.where, chosen.values),
+        total=facts.remember(f"total {chosen}", lambda: facts.count(chosen.where, chosen.values)),
         next=write_cursor(query, shown[-1][-1], shown[-1][0]) if len(rows) > limit else "",
         indexing=facts.missing,
-        choices=count_choices(facts) if choices is None else choices,
+        choices=facts.remember("choices", lambda: count_choices(facts)),
     )
 
 
@@ -157,7 +157,7 @@ def find_place(facts: RunFacts, row: OutcomeFacts, given: Parameters) -> ListPla
     order, chosen = choose_order(given.get("sort"), SORTS, "id"), read_filter(given)
     found = facts.select_one(order.expression, "WHERE id = ?", (row.id,))
     value = found[0] if found else 0
-    total = facts.count(chosen.where, chosen.values)
+    total = facts.remember(f"total {chosen}", lambda: facts.count(chosen.where, chosen.values))
     inside = facts.count(chosen.narrow("id = ?", row.id).where, (*chosen.values, row.id))
     ahead = chosen.narrow(order.place_before(), value, row.id)
     return ListPlace(
@@ -202,11 +202,16 @@ def list_tasks(facts: RunFacts, given: Parameters) -> TaskPage:
     inner = f"(SELECT {_TASKS} FROM {facts.source} {chosen.where} GROUP BY split, task)"
     sql = f"SELECT *, {order.expression} FROM {inner} {page.where} {order.clause} LIMIT ? OFFSET ?"
     rows = list(facts.directory.query(sql, (*chosen.values, *page.values, limit + 1, offset)))
-    counted = facts.directory.query(f"SELECT count(*) FROM {inner} {outer.where}", (*chosen.values, *outer.values))
+
+    def count() -> int:
+        return next(
+            facts.directory.query(f"SELECT count(*) FROM {inner} {outer.where}", (*chosen.values, *outer.values))
+        )[0]
+
     shown = rows[:limit]
     return TaskPage(
         rows=tuple(map(_make_task, shown)),
-        total=next(counted)[0],
+        total=facts.remember(f"tasks {chosen} {outer}", count),
         next=write_cursor(query, shown[-1][-1], shown[-1][-2]) if len(rows) > limit else "",
         indexing=facts.missing,
     )

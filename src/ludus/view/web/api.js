@@ -55,8 +55,16 @@ function writeQuery(params) {
 export async function getJson(parts, params = {}) {
   const path = apiPath(...parts);
   if (snapshot) return answerFromSnapshot(snapshot, path, params);
-  const reply = await fetch(path + writeQuery(params), { headers: { Accept: "application/json" } });
-  return readReply(reply);
+  return readReply(await send(path + writeQuery(params), { headers: { Accept: "application/json" } }));
+}
+
+/** @param {string} address @param {RequestInit} options */
+async function send(address, options) {
+  try {
+    return await fetch(address, options);
+  } catch {
+    throw new ApiError("The server does not answer: is ludus view still running?", 0);
+  }
 }
 
 /** @param {Response} reply */
@@ -75,7 +83,7 @@ async function readReply(reply) {
 export async function postJson(parts, body) {
   const { action_token: token } = await getSession();
   const headers = { "Content-Type": "application/json", "X-Ludus-Action": token };
-  return readReply(await fetch(apiPath(...parts), { method: "POST", headers, body: JSON.stringify(body) }));
+  return readReply(await send(apiPath(...parts), { method: "POST", headers, body: JSON.stringify(body) }));
 }
 
 /** @returns {Promise<ViewSession>} */

@@ -93,6 +93,7 @@ async function showPlace(root) {
     if (!(error instanceof ApiError) && !(error instanceof TypeError)) throw error;
   }
   fill(root, page);
+  if (turn > 1) root.focus({ preventScroll: true }); // a reader of the screen begins at the new page
   root.removeAttribute("aria-busy");
   if (!readPlace().query.get("turn")) window.scrollTo(0, 0);
   return undefined;

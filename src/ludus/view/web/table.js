@@ -82,14 +82,26 @@ export class LongTable {
   async reload() {
     const version = ++this.version;
     this.asked = new Set();
-    const first = this.firstSeen();
-    const page = Math.floor(first / PAGE);
-    const answer = await this.options.fetch(page * PAGE, PAGE);
-    if (version !== this.version) return;
-    this.pages = new Map([[page, answer.rows]]);
+    const page = Math.floor(this.firstSeen() / PAGE);
     this.asked.add(page);
+    const answer = await this.fetchPage(page);
+    if (!answer || version !== this.version) return;
+    this.pages = new Map([[page, answer.rows]]);
     this.total = answer.total;
     this.paint();
+  }
+
+  /**
+   * A page of rows. What is wrong is said in the table: a row that does not come is not an empty one.
+   * @param {number} page
+   */
+  async fetchPage(page) {
+    try {
+      return await this.options.fetch(page * PAGE, PAGE);
+    } catch (error) {
+      fill(this.count, `The rows could not be fetched: ${error instanceof Error ? error.message : error}`);
+      return null;
+    }
   }
 
   firstSeen() {
@@ -115,8 +127,8 @@ export class LongTable {
     if (this.asked.has(page)) return;
     this.asked.add(page);
     const version = this.version;
-    const answer = await this.options.fetch(page * PAGE, PAGE);
-    if (version !== this.version) return;
+    const answer = await this.fetchPage(page);
+    if (!answer || version !== this.version) return;
     this.pages.set(page, answer.rows);
     this.total = answer.total;
     this.paint();
@@ -149,7 +161,6 @@ export class LongTable {
       ? document.activeElement?.closest("tr")?.getAttribute("aria-rowindex")
       : null;
     fill(this.body, this.makeGap(from), rows, this.makeGap(this.total - to));
-    if (held) this.body.querySelector(`tr[aria-rowindex="${held}"] a`)?.dispatchEvent(new Event("focus"));
     const again = held ? this.body.querySelector(`tr[aria-rowindex="${held}"] a`) : null;
     if (again instanceof HTMLElement) again.focus({ preventScroll: true });
   }

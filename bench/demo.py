@@ -3,8 +3,8 @@
     python bench/demo.py             three seeds, each with its own orders, batches and proposals
     python bench/demo.py --short     one seed with few tasks, as a test of the script; no targets
 
-Each seed runs the demo's command, `ludus train --config configs/demo.yaml`, in its own process. The difference is the best
-skill's accuracy on the sealed test split minus the initial skill's. Its interval is Newcombe's 95 % interval for a
+Each seed runs the demo's command, `ludus train --config configs/demo.yaml`, in its own process. The difference is the
+best skill's accuracy on the sealed test split minus the initial skill's. Its interval is Newcombe's 95 % interval for a
 difference of two proportions, which is also valid when a proportion is 0 or 1. Targets: no interval includes 0, and no
 seed takes more than five minutes.
 """

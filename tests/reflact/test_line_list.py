@@ -1,10 +1,24 @@
 """Lines on a terminal."""
 
 import pytest
-from tests.reflact.report.test_line_cards import HISTORY
+from tests.ledger_kit import make_line, make_situation
+from tests.reflact_kit import EVIL
 
 from ludus.reflact.line_list import list_rollouts, print_lines
-from ludus.reflact.report.line_histories import RolloutPlace
+from ludus.reflact.report.line_histories import LineEvent, LineHistory, RolloutPlace
+
+HISTORY = LineHistory(
+    line=make_line("L7", EVIL, text=EVIL),
+    situation=make_situation(EVIL, ["t1"], 4, 3),
+    working=True,
+    assessment=None,
+    evidence_for=(RolloutPlace(3, "t1"), RolloutPlace(4, "t/2")),
+    evidence_against=(),
+    suspected=(RolloutPlace(5, EVIL),),
+    rollouts=9,
+    passed=6,
+    events=(LineEvent(2, "new"), LineEvent(6, "retired", EVIL)),
+)
 
 
 def test_a_line_is_printed_with_its_evidence(capsys: pytest.CaptureFixture[str]):

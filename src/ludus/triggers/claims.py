@@ -12,7 +12,7 @@ from ludus.catalogue import Catalogue
 from ludus.stats import PairedStats
 from ludus.triggers.controls import ControlReport
 from ludus.triggers.description_training import DescriptionRound
-from ludus.triggers.trigger_stats import QueryResult, SkillChange, TriggerReport, compare_results, list_skill_changes
+from ludus.triggers.trigger_stats import QueryResult, TriggerChange, TriggerReport, compare_results, list_skill_changes
 
 
 class TriggerClaim(Struct, frozen=True, kw_only=True):
@@ -22,7 +22,7 @@ class TriggerClaim(Struct, frozen=True, kw_only=True):
     gain: bool
     """Whether the trained catalogue is better, and the difference can be told from chance."""
     paired: PairedStats | None = None
-    changes: tuple[SkillChange, ...] = ()
+    changes: tuple[TriggerChange, ...] = ()
     paid: tuple[str, ...] = ()
     """Skills whose own queries do worse with the trained catalogue."""
 

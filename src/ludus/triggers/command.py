@@ -3,18 +3,19 @@
 The run is of the environment `triggers`, with the catalogue in place of the skill. Its controls run in every run, and
 come first in what is printed. With `--train`, the queries are divided: descriptions are trained on one part, and the
 claim is measured on the other, which is sealed until then. The skills themselves are not changed: the new descriptions
-are written into the run directory, as a folder of `SKILL.md` front matters to review.
+are written into the run directory, as packages to look at and to copy.
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, nullcontext
-from importlib.resources import files
+from importlib.resources import files as find_files
+from pathlib import Path
 
 from msgspec.structs import replace
 
 from ludus.arguments import RunArguments, make_argument
-from ludus.catalogue import Catalogue, render_catalogue
+from ludus.catalogue import Catalogue, list_packages, read_card, render_catalogue
 from ludus.command import CONFIG, ENGINE, JSON, OUT, PRINT_CONFIG, QUIET, RESUME, ROLLOUTS, Command
 from ludus.command.run_command import RunResult, RunWork, run_command
 from ludus.command.settings import find_env_name
@@ -36,6 +37,8 @@ from ludus.reflact.optimizer import Optimizer
 from ludus.reflact.prompt_templates import Prompts
 from ludus.run import Run, RunKind
 from ludus.run_info import note_planned
+from ludus.skill import change_description
+from ludus.skill_folder import read_skill, render_package, write_package
 from ludus.triggers.catalogue_runs import CatalogueRuns, split_halves, split_queries
 from ludus.triggers.claims import TriggerOutcome, make_claim
 from ludus.triggers.controls import ControlReport, judge_controls, make_controls
@@ -44,8 +47,8 @@ from ludus.triggers.trigger_stats import collect_results, make_report
 from ludus.triggers.trigger_table import REPORT, print_triggers
 from ludus.types import Rollout
 
-TRAINED = "trained.json"
-"""The trained catalogue: descriptions by name."""
+TRAINED = "trained"
+"""The folder of the skills whose descriptions were changed, each as a package."""
 RUNS = 4
 """How often each query is run, if the settings say nothing else."""
 TRIGGERS = RunKind(
@@ -90,7 +93,8 @@ class TriggerWork(RunWork):
             raise ConfigError(f"env.name: ludus triggers runs its own environment, not {env.name}")
         if config.agent.skill:
             raise ConfigError("agent.skill: the catalogue is in its place: leave it out")
-        self.env, self.config, self.settings = env, config, config.triggers
+        self.env: TriggerEnv = env
+        self.config, self.settings = config, config.triggers
         self.catalogue, self.queries = env.read_catalogue(), env.read_queries()
         self.quiet = arguments.quiet or arguments.json
         self.outcome: TriggerOutcome | None = None
@@ -131,8 +135,17 @@ class TriggerWork(RunWork):
                 return False
         run.directory.write(REPORT, to_json(self.outcome))
         if self.outcome.trained is not None:
-            run.directory.write(TRAINED, to_json({card.name: card.description for card in self.outcome.trained.cards}))
+            self._write_trained(run, self.outcome.trained)
         return True
+
+    def _write_trained(self, run: Run, trained: Catalogue) -> None:
+        """Write the packages with new descriptions, to look at and to copy. The user's own folders stay as they are."""
+        for folder in list_packages([Path(path).expanduser() for path in self.env.skills]):
+            skill, card = read_skill(folder), read_card(folder)
+            new = trained.get(card.name).description
+            if new != card.description:
+                files = render_package(change_description(skill, new), card.name, new)
+                write_package(files, run.directory.path / TRAINED / card.name)
 
     def _count_rollouts(self) -> int:
         return (len(self.queries) + 2 * len(make_controls(self.catalogue)[0].queries)) * self.config.env.group_size
@@ -193,7 +206,7 @@ async def measure_controls(bench: CatalogueRuns, catalogue: Catalogue, own: Sequ
 
 def load_prompts() -> Prompts:
     """The prompts that the optimizer of descriptions is asked with."""
-    text = files("ludus.triggers").joinpath("prompts", f"{PROMPT}.md").read_text("utf-8")
+    text = find_files("ludus.triggers").joinpath("prompts", f"{PROMPT}.md").read_text("utf-8")
     return Prompts({PROMPT: text, "reask": Prompts.load().get_text("reask")})
 
 

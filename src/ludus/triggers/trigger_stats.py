@@ -175,7 +175,7 @@ def compare_results(new: Sequence[QueryResult], old: Sequence[QueryResult]) -> P
     return compare_pairs([each.rate - before[each.query.id] for each in new if each.query.id in before])
 
 
-class SkillChange(Struct, frozen=True, kw_only=True):
+class TriggerChange(Struct, frozen=True, kw_only=True):
     """What a change of the catalogue did to the queries of one skill."""
 
     skill: str
@@ -186,14 +186,14 @@ class SkillChange(Struct, frozen=True, kw_only=True):
 
 def list_skill_changes(
     new: Sequence[QueryResult], old: Sequence[QueryResult], names: Sequence[str]
-) -> tuple[SkillChange, ...]:
+) -> tuple[TriggerChange, ...]:
     """What happened to each skill, and to queries that none is right for."""
-    found: list[SkillChange] = []
+    found: list[TriggerChange] = []
     for name in (*names, NONE):
         pair = [[result for result in results if result.query.right == name] for results in (new, old)]
         if any(pair):
             found.append(
-                SkillChange(
+                TriggerChange(
                     skill=name or NOBODY,
                     paired=compare_results(*pair),
                     before=measure_skill(name, old),

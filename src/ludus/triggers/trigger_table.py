@@ -26,7 +26,9 @@ def print_triggers(outcome: TriggerOutcome | None, out: Path) -> None:
     if outcome.claim is not None:
         _print_claim(outcome.claim)
         if outcome.trained is not None:
-            console.print(make_text(f"the trained descriptions: {out / 'trained.json'}", "dim"), soft_wrap=True)
+            console.print(
+                make_text(f"skills with their trained descriptions: {out / 'trained'}", "dim"), soft_wrap=True
+            )
     console.print(make_text(f"\n{out}   ludus show {shlex.quote(str(out))} QUERY prints a transcript", "dim"))
 
 

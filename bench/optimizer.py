@@ -5,6 +5,8 @@
     $ python bench/optimizer.py --short          4 seeds; a look, no targets
     $ python bench/optimizer.py --development    the worlds on which constants may be chosen; no targets
     $ python bench/optimizer.py --docs           also write tables and plots into docs/optimizer.md
+    $ python bench/optimizer.py --lines          the families of peers/line_worlds.py instead: a skill that exists, and
+                                                 analysts who say less than they could
 
 The worlds are in `peers/rule_world.py`: an agent succeeds on an item if its skill has the rules that the item needs. An
 optimizer that is a function proposes lines, good and bad ones, from what it is shown. Families: `easy`; `small`, with
@@ -35,7 +37,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from statistics import fmean, median
+from statistics import fmean, median, stdev
 from typing import Any
 
 from common import (
@@ -50,6 +52,9 @@ from common import (
     render_table,
 )
 from peers.rule_world import BUDGET
+
+sys.path.insert(0, str(ROOT / "bench" / "peers"))
+import line_worlds  # it imports rule_world as the drivers do
 
 DRIVERS = ROOT / "bench" / "peers"
 PAGE = ROOT / "docs" / "optimizer.md"
@@ -111,6 +116,10 @@ COSTS = (
 """With complete run directories, for the CPU time of the trainer."""
 
 PLACES = (*(Place(f, True) for f in PAIRED), *(Place(f, False) for f in PAIRED), Place("filler", True))
+LINE_PLACES = (
+    *(Place(family, True) for family in line_worlds.HELD_OUT),
+    *(Place(family, False) for family in line_worlds.APPEND_ONLY),
+)
 STRESS_PLACES = tuple(Place(family, True) for family in STRESS)
 
 
@@ -243,7 +252,7 @@ class Kept:
 
 def _hash_code(method: Method, known: dict[str, str] = {}) -> str:  # noqa: B006  # a cache
     if method.name not in known:
-        files = [DRIVERS / "rule_world.py", DRIVERS / method.driver]
+        files = [DRIVERS / "rule_world.py", DRIVERS / "line_worlds.py", DRIVERS / method.driver]
         if method.system == "ludus":
             trainer = sorted((ROOT / "src" / "ludus" / "reflact").rglob("*.py"))
             files += [path for path in trainer if path.parent.name != "ledger" or method.variant.startswith("ledger")]
@@ -429,17 +438,36 @@ def draw_curves(results: Results, place: Place, methods: Sequence[Method]) -> st
 
 # ---- the page -------------------------------------------------------------------------------------------------------
 
-BEGIN, END = "<!-- made by bench/optimizer.py: begin -->", "<!-- made by bench/optimizer.py: end -->"
+PART = "bench/optimizer.py"
+LINES_PART = "bench/optimizer.py --lines"
 
 
-def write_page(text: str, plots: dict[str, str]) -> None:
-    """Replace the part of docs/optimizer.md that the script makes, and its plots."""
+def write_page(text: str, plots: dict[str, str], part: str = PART) -> None:
+    """Replace a part of docs/optimizer.md that the script makes, and its plots."""
+    begin, end = f"<!-- made by {part}: begin -->", f"<!-- made by {part}: end -->"
     page = PAGE.read_text()
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
+    before, _, rest = page.partition(begin)
+    _, _, after = rest.partition(end)
+    PAGE.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}")
     for name, svg in plots.items():
         (PAGE.parent / name).write_text(svg)
+
+
+def render_lines(results: Results, places: Sequence[Place], methods: Sequence[Method]) -> str:
+    """One row for each family: the accuracy that each method ships, with its standard error over worlds."""
+    rows: list[tuple[object, ...]] = [("family", "worlds", "initial", "ceiling", *(method.name for method in methods))]
+    for place in places:
+        found = [results.get((method.name, place), {}) for method in methods]
+        any_of = next(each for each in found if each)
+        start, ceiling = (fmean(getattr(o, name) for o in any_of.values()) for name in ("start", "ceiling"))
+        rows.append((place.title, len(any_of), f"{start:.3f}", f"{ceiling:.3f}", *map(_render_accuracy, found)))
+    return render_table(rows)
+
+
+def _render_accuracy(found: dict[int, Outcome]) -> str:
+    values = [outcome.accuracy for outcome in found.values()]
+    error = f" ± {stdev(values) / len(values) ** 0.5:.3f}" if len(values) > 1 else ""
+    return f"{fmean(values):.3f}{error}" if values else "–"
 
 
 def main() -> int:
@@ -452,6 +480,7 @@ def main() -> int:
     parser.add_argument("--short", action="store_true", help="4 worlds per family, no targets")
     parser.add_argument("--development", action="store_true", help="development worlds, no targets")
     parser.add_argument("--docs", action="store_true", help=f"write the tables into {PAGE.relative_to(ROOT)}")
+    parser.add_argument("--lines", action="store_true", help="the families of peers/line_worlds.py, no targets")
     parser.add_argument("--methods", help="only these: 'GEPA; ledger:block_size=4'")
     parser.add_argument("--families", help="only these families")
     parser.add_argument("--results", type=Path, help="keep finished runs in this file, and use those that are in it")
@@ -462,7 +491,11 @@ def main() -> int:
     pythons = find_pythons(arguments.cache, arguments.peers)
     methods = [m for m in METHODS if m.system in pythons and _is_wanted(m.name, arguments.methods)]
     methods += list_variants(arguments.methods)
-    places = [p for p in (*PLACES, *STRESS_PLACES) if _is_wanted(p.family, arguments.families)]
+    places = [
+        p
+        for p in (LINE_PLACES if arguments.lines else (*PLACES, *STRESS_PLACES))
+        if _is_wanted(p.family, arguments.families)
+    ]
     count = 4 if arguments.short else arguments.seeds
     first = 1000 if arguments.development else 0
     chunks = make_chunks(methods, places, range(first, first + count), held_out=not arguments.development)
@@ -470,6 +503,12 @@ def main() -> int:
 
     worlds = "development" if arguments.development else "held-out"
     print(f"Optimizers of a skill in {worlds} worlds, {BUDGET:,} rollouts, on {describe_machine()}\n")
+    if arguments.lines:
+        table = render_lines(results, places, methods)
+        print(table)
+        if arguments.docs:
+            write_page(table, {}, LINES_PART)
+        return 0
     tables = [f"{describe_place(results, place)}\n\n{render_place(results, place, methods)}" for place in places]
     print("\n\n".join(tables) + "\n")
     whole = not (arguments.short or arguments.development or arguments.methods or arguments.families)

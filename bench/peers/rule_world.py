@@ -93,6 +93,18 @@ class Setting:
     """The number of lines that the agent reads; 0: all."""
     repair: bool = True
     """Whether the optimizer can replace and delete lines that were blamed."""
+    old: tuple[int, int, int] = (0, 0, 0)
+    """How many lines of the initial skill are good, filler and harmful."""
+    old_damage: tuple[float, float] = (0.15, 0.45)
+    """The same as `damage` for a harmful line of the initial skill. It spoils one kind."""
+    spare_old: bool = False
+    """Whether traces never name a line of the initial skill as one that misled the agent."""
+    reuse: float = 0.8
+    """With several names for a situation: how often the optimizer uses one that it was shown."""
+    wordings: int = 12
+    """The most wordings of each sort that the optimizer has for a line."""
+    habit: str = ""
+    """How replies of the optimizer contradict themselves (`line_worlds.bend_reply`)."""
 
 
 class Item(NamedTuple):
@@ -165,6 +177,9 @@ class World:
             for split, size in sizes.items()
         }
         self.by_id = {item.id: item for part in self.items.values() for item in part}
+        self.skill = SKILL + "".join(f"\n{line}\n" for line in self._make_old_lines())
+        """The initial skill."""
+        self.old = read_codes(self.skill)
         self._parsed: dict[str, tuple[Line, ...]] = {}
         self._accuracy: dict[frozenset[str], float] = {}
 
@@ -177,6 +192,21 @@ class World:
             if rule not in needs:
                 needs.append(rule)
         return Item(name, kind, tuple(sorted(needs)))
+
+    def _make_old_lines(self) -> list[str]:
+        """The lines of the initial skill: some rules, filler and harmful advice, shuffled."""
+        rng = make_random(self.key, "old lines")
+        known = dict(zip("xfh", self.setting.old, strict=True))
+        places = {"x": rng.sample(range(self.setting.rules), known["x"])}
+        for sort in "fh":
+            places[sort] = [rng.randrange(len(self.situations)) for _ in range(known[sort])]
+        lines = [
+            f"- When {self.situations[place]}: {_ADVICE[sort]} (r{place:02d}.{sort}{20 + number})"
+            for sort, found in places.items()
+            for number, place in enumerate(found)
+        ]
+        rng.shuffle(lines)
+        return lines
 
     # ---- the agent ------------------------------------------------------------------------------------------------
 
@@ -197,6 +227,8 @@ class World:
         if line.sort not in "bh":
             return {}
         rng = make_random(self.key, "victims", line.code)
+        if line.code in self.old:
+            return {rng.choice(self.kinds): rng.uniform(*self.setting.old_damage)}
         kinds = rng.sample(self.kinds, 1 if line.sort == "b" else rng.choice((1, 2)))
         return {kind: rng.uniform(*self.setting.damage) for kind in kinds}
 
@@ -248,7 +280,7 @@ class World:
 
     @property
     def start(self) -> float:
-        return self.compute_accuracy(SKILL)
+        return self.compute_accuracy(self.skill)
 
     def run_agent(self, text: str, item: Item, seed: object) -> str:
         """One rollout: the trace that the agent leaves. Its last line is the result."""
@@ -269,10 +301,13 @@ class World:
         ]
         misled = [name for name in causes if name.startswith("r") and " " not in name]
         misled = [code for code in misled if draw(*place, code, own, "blame") < setting.blame]
+        if setting.spare_old:
+            misled = [code for code in misled if code not in self.old]
         if draw(*place, own, "spurious") < setting.spurious:
             trouble.append(self.situations[int(draw(*place, own, "which") * len(self.situations))])
         if lines and draw(*place, own, "false blame") < setting.false_blame:
-            misled.append(lines[int(draw(*place, own, "whose") * len(lines))].code)
+            whose = lines[int(draw(*place, own, "whose") * len(lines))].code
+            misled += [whose] if not (setting.spare_old and whose in self.old) else []
         named = ", ".join(dict.fromkeys(trouble)) or "-"
         blamed = ", ".join(dict.fromkeys(misled)) or "-"
         return f"item {item.id} kind {item.kind}\ntrouble: {named}\nmisled by: {blamed}\nresult: wrong"
@@ -288,7 +323,7 @@ class World:
             rule = self.number[situation]
             if rule >= self.setting.rules and sort in "xb":
                 sort = "f"  # there is nothing to be right about
-            code = f"r{rule:02d}.{sort}{rng.randint(1, {'x': 3, 'b': 4, 'f': 12, 'h': 8}[sort])}"
+            code = f"r{rule:02d}.{sort}{rng.randint(1, min(self.setting.wordings, _WORDINGS[sort]))}"
             text = f"- When {situation}: {_ADVICE[sort]} ({code})"
             if code not in avoid or rng.random() > 0.7:
                 break
@@ -345,11 +380,12 @@ class World:
         words = _make_words(self.setting.names, make_random(self.key, "names", situation))
         names = [situation, f"{situation} again", *words][: self.setting.names]
         known = [name for name in names if re.search(rf"\b{name}\b", shown)]
-        if known and rng.random() < 0.8:
+        if known and rng.random() < self.setting.reuse:
             return known[0]
         return rng.choice(names)
 
 
+_WORDINGS = {"x": 3, "b": 4, "f": 12, "h": 8}
 _ADVICE = {
     "x": "follow the checked procedure",
     "b": "always do it the safe way",
@@ -490,7 +526,9 @@ HELD_OUT: dict[str, Setting] = {
 
 
 def load_world(family: str, seed: int, *, held_out: bool, repair: bool) -> World:
-    setting = (HELD_OUT if held_out else DEVELOPMENT)[family]
+    import line_worlds  # which derives its families from those above
+
+    setting = (HELD_OUT | line_worlds.HELD_OUT if held_out else DEVELOPMENT | line_worlds.DEVELOPMENT)[family]
     return World(replace(setting, repair=repair), seed)
 
 

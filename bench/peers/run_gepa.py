@@ -35,8 +35,8 @@ class Watch:
     def __init__(self, meter: rw.Meter) -> None:
         self.meter = meter
         self.first: float | None = None
-        self.best = (0.0, rw.SKILL)
-        self.parent = self.child = rw.SKILL
+        self.best = (0.0, meter.world.skill)
+        self.parent = self.child = meter.world.skill
 
     def on_valset_evaluated(self, event: Any) -> None:
         score, text = event["average_score"], event["candidate"]["skill"]
@@ -80,7 +80,7 @@ def run(world: rw.World, variant: str) -> dict[str, object]:
 
     with contextlib.suppress(rw.BudgetSpent):
         gepa.optimize(
-            seed_candidate={"skill": rw.SKILL},
+            seed_candidate={"skill": world.skill},
             trainset=list(world.items["train"]),
             valset=list(world.items["selection"]),
             adapter=Adapter(meter),

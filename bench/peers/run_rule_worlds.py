@@ -17,6 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, ClassVar
 
+import line_worlds as lw
 import rule_world as rw
 
 from ludus.env import Env
@@ -36,7 +37,8 @@ from ludus.store import MemoryStore, RunDir, Store
 from ludus.types import Completion, Finish, Message, Rollout, Sampling, Score, Task, ToolSpec
 
 _SKILL = re.compile(r"# The skill as it is\n\n(.*?)\n\n# (?:What|Its)", re.DOTALL)
-_LISTED = re.compile(r"^(L\d+) \[[^\n]*\((r\d+\.[xbhf]\d+)\)$", re.MULTILINE)
+_LISTED = re.compile(r"^([LP]\d+) \[[^\n]*\((r\d+\.[xbhf]\d+)\)$", re.MULTILINE)
+_TEXTS = re.compile(r"^### Rollout \d+: [^\n]*\(lines in its text: ([^)\n]*)\)$", re.MULTILINE)
 _PROPOSAL = re.compile(r"^\[(\d+)\][^\n]*\nop: (\w+)(?:\ntarget: ([^\n]*))?(?:\ncontent: ([^\n]*))?", re.MULTILINE)
 _TEST = 64
 """The tasks of the sealed test split. Their rollouts do not count; the true accuracy is computed."""
@@ -128,13 +130,20 @@ class Optimizer:
             for number, trace in enumerate(traces, 1)
         ]
         items: list[dict[str, Any]] = []
-        for proposal in self.world.propose(skill, traces, self.edits, rng, rw.read_codes(given_up)):
+        deleted: list[dict[str, Any]] = []
+        avoid = () if self.world.setting.habit == lw.AGAIN else rw.read_codes(given_up)
+        for proposal in self.world.propose(skill, traces, self.edits, rng, avoid):
+            numbers = [n for n, trace in enumerate(traces, 1) if trace.item in proposal.items]
+            label = self.world.rename(proposal.situation, known, rng)
+            item = {"situation": label, "content": proposal.text, "rollouts": numbers}
             if proposal.text:  # to delete a line, it is enough to suspect it
-                numbers = [n for n, trace in enumerate(traces, 1) if trace.item in proposal.items]
-                label = self.world.rename(proposal.situation, known, rng)
-                item = {"situation": label, "content": proposal.text, "rollouts": numbers}
                 items.append(item | ({"replaces": ids[proposal.code]} if proposal.code in ids else {}))
-        return {"rollouts": causes, "items": items}
+            elif proposal.code in self.world.old:
+                deleted.append(item | {"op": "delete", "target": rw.find_line(skill, proposal.code)})
+        old = {ids[code] for code in self.world.old if code in ids}
+        texts = [[id for id in names.split(", ") if id != "none"] for names in _TEXTS.findall(shown)]
+        reply = {"rollouts": causes, "items": items}
+        return lw.bend_reply(self.world.setting.habit, reply, lw.Shown(deleted, old, texts), rng)
 
 
 def read_proposals(prompt: str) -> list[tuple[int, dict[str, str]]]:
@@ -207,13 +216,13 @@ async def train_world(world: rw.World, variant: str, store: Store | None) -> dic
     started = time.process_time()
     records = train(
         Runner(RuleItems(), store=store or MemoryStore(), options=RunOptions(concurrency=16)),
-        Policy(ScriptedModel(watch.time(make_agent(meter)), "agent"), Skill(rw.SKILL)),
+        Policy(ScriptedModel(watch.time(make_agent(meter)), "agent"), Skill(world.skill)),
         make_splits(world),
         settings,
         optimizer=ScriptedModel(watch.time(optimizer), "optimizer"),
         resources=Resources(rollouts=meter.budget + tested if ledger else None),
     )
-    best, claim, first = rw.SKILL, 0.0, 0.0
+    best, claim, first = world.skill, 0.0, 0.0
     before: Record | None = None
     async for record in records:
         if isinstance(record, Summary):
@@ -248,8 +257,8 @@ def search_randomly(world: rw.World) -> dict[str, object]:
     def measure(text: str) -> float:
         return sum(meter.buy(text, item).endswith("right") for item in selection) / len(selection)
 
-    first = score = measure(rw.SKILL)
-    best = rw.SKILL
+    first = score = measure(world.skill)
+    best = world.skill
     meter.deploy(best)
     try:
         while True:

@@ -144,7 +144,7 @@ def run(world: rw.World, variant: str) -> dict[str, object]:
     setting, meter = world.setting, rw.Meter(world)
     epochs = rw.count_epochs(setting, batch, slow=not tuned)
     decide = engine.evaluate_gate
-    best: dict[str, Any] = {"score": None, "text": rw.SKILL}
+    best: dict[str, Any] = {"score": None, "text": world.skill}
 
     def watch_gate(*args: Any, **kwargs: Any) -> Any:
         result = decide(*args, **kwargs)
@@ -157,7 +157,7 @@ def run(world: rw.World, variant: str) -> dict[str, object]:
         for split, name in (("train", "train"), ("selection", "val"), ("test", "test")):
             Path(folder, name).mkdir()
             Path(folder, name, "items.json").write_text(json.dumps([{"id": item.id} for item in world.items[split]]))
-        Path(folder, "skill.md").write_text(rw.SKILL)
+        Path(folder, "skill.md").write_text(world.skill)
         config = {
             "env": "rules", "out_root": f"{folder}/out", "skill_init": f"{folder}/skill.md",
             "split_mode": "split_dir", "split_dir": folder, "seed": 42 + world.seed, "num_epochs": epochs,

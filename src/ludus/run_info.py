@@ -241,6 +241,7 @@ BATCH = "batch"
 _WORDS: Mapping[str, str] = {
     "train": "a training run",
     "headroom": "a headroom run",
+    "audit-skill": "an audit of a skill",
     "rl": "an RL run",
     "evaluate": _TASKS,
     "process": _TASKS,

@@ -405,12 +405,21 @@ class Region(Struct, frozen=True):
 GUIDANCE = Region("<!-- SLOW_UPDATE_START -->", "<!-- SLOW_UPDATE_END -->")
 APPENDIX = Region("<!-- APPENDIX_START -->", "<!-- APPENDIX_END -->")
 REGIONS = (GUIDANCE, APPENDIX)
+KEEP = Region("<!-- KEEP_START -->", "<!-- KEEP_END -->")
+"""What a user wants to stay as it is. Edits do not change it, and it is never left out."""
 APPENDIX_TITLE = "## Execution Notes Appendix"
 
 
 def find_protected_parts(text: str) -> tuple[str, ...]:
     """The front matter (empty if there is none), then the protected regions with their markers, in order."""
-    return (text[: _find_front_end(text)], *(text[start:end] for start, end in _find_spans(text)))
+    spans = _find_spans(text, (*REGIONS, KEEP))
+    return (text[: _find_front_end(text)], *(text[start:end] for start, end in spans))
+
+
+def find_protected_spans(text: str) -> list[tuple[int, int]]:
+    """The start and end of the front matter, if there is any, and of each protected region, in order."""
+    end = _find_front_end(text)
+    return [*([(0, end)] if end else []), *_find_spans(text, (*REGIONS, KEEP))]
 
 
 def remove_markers(text: str) -> str:
@@ -424,9 +433,13 @@ def remove_markers(text: str) -> str:
 
 def remove_regions(text: str) -> str:
     """The document as edits see it: without protected regions and without stray markers."""
-    for start, end in reversed(_find_spans(text)):
+    return remove_markers(_remove_spans(text, REGIONS))
+
+
+def _remove_spans(text: str, regions: Sequence[Region]) -> str:
+    for start, end in reversed(_find_spans(text, regions)):
         text = _join_around(text[:start], text[end:])
-    return remove_markers(text)
+    return text
 
 
 def protect(old: Skill, text: str) -> Skill:
@@ -439,19 +452,19 @@ def protect(old: Skill, text: str) -> Skill:
     text = f"{text.rstrip()}\n" if text.strip() else ""
     if find_protected_parts(text) == (front, *regions) and _remove_strays(text) == text:
         return old.change_text(text)
-    body = remove_regions(text).strip()
+    body = _remove_spans(remove_regions(text), (KEEP,)).strip()
     while end := _find_front_end(body):
         body = body[end:].strip()
     blocks = [block for block in (front, body, *regions) if block]
     return old.change_text("\n\n".join(blocks) + "\n" if blocks else "")
 
 
-def _find_spans(text: str) -> list[tuple[int, int]]:
+def _find_spans(text: str, regions: Sequence[Region] = REGIONS) -> list[tuple[int, int]]:
     """The start and end of each region, including its markers. A region that lacks a marker does not count."""
     spans: list[tuple[int, int]] = []
     at = 0
     while True:
-        found = [(place, region) for region in REGIONS if (place := _find_start(text, region, at)) >= 0]
+        found = [(place, region) for region in regions if (place := _find_start(text, region, at)) >= 0]
         if not found:
             return spans
         start, region = min(found, key=lambda pair: pair[0])
@@ -660,7 +673,7 @@ def _choose_place(text: str, edit: Edit, places: Sequence[int], lenient: bool) -
         return f"skipped_{edit.op}_missing_target"
     if not places:
         return f"skipped_{edit.op}_target_not_found"
-    closed = [(0, _find_front_end(text)), *_find_spans(text)]
+    closed = find_protected_spans(text)
     free = [p for p in places if not any(p < end and start < p + len(edit.target) for start, end in closed)]
     if not free or (lenient and free[0] != places[0]):
         return "skipped_protected_region"

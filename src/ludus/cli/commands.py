@@ -72,6 +72,12 @@ COMMANDS = (
     ),
     Listing(
         "train",
+        "audit-skill",
+        "tell which passages of a skill earn their tokens, by leaving them out at random",
+        "ludus.reflact.audit_command",
+    ),
+    Listing(
+        "train",
         "headroom",
         "measure, before training, whether it is worth it: noise, room for a gain, cost",
         "ludus.reflact.headroom_command",

@@ -64,6 +64,12 @@ def _show_page(directory: RunDir, arguments: ShowArguments) -> int:
     return 0
 
 
+def _show_audit(directory: RunDir, state: str, *, as_json: bool) -> None:
+    from ludus.reflact.audit_table import show_audit
+
+    show_audit(directory.path, state, as_json=as_json)
+
+
 def _show_headroom(directory: RunDir, state: str, *, as_json: bool) -> None:
     from ludus.reflact.headroom_table import show_headroom
 
@@ -91,7 +97,13 @@ def _show_prompts(directory: RunDir, state: str, *, as_json: bool) -> None:
     show_batch_run(directory.path, as_json=as_json)
 
 
-_SHOW = {"batch": _show_prompts, "headroom": _show_headroom, "train": _show_training, "rl": _show_rl}
+_SHOW = {
+    "audit-skill": _show_audit,
+    "batch": _show_prompts,
+    "headroom": _show_headroom,
+    "train": _show_training,
+    "rl": _show_rl,
+}
 """Kinds of runs that are shown in their own way."""
 
 

@@ -59,12 +59,14 @@ def _list_facts(history: LineHistory) -> Iterator[str]:
     line = history.line
     content = line.edit.content.strip() or f"(delete) {line.edit.target}"
     yield textwrap.indent(content, "    ")
-    yield f"    situation  {line.situation}: {describe_situation(history.situation)}"
-    yield f"    for        {list_rollouts(history.evidence_for)}"
-    yield f"    against    {list_rollouts(history.evidence_against)}"
+    if not line.passage:
+        yield f"    situation  {line.situation}: {describe_situation(history.situation)}"
+        yield f"    for        {list_rollouts(history.evidence_for)}"
+        yield f"    against    {list_rollouts(history.evidence_against)}"
     yield f"    suspected  {list_rollouts(history.suspected)}"
     yield f"    rollouts   {history.passed} of {history.rollouts} with it passed"
-    yield f"    history    {'; '.join(map(describe_event, history.events))}"
+    if history.events:
+        yield f"    history    {'; '.join(map(describe_event, history.events))}"
 
 
 def list_rollouts(places: Sequence[RolloutPlace]) -> str:

@@ -34,12 +34,28 @@ def test_a_situation_that_does_not_come_back_needs_no_line():
     assert after == ledger and change.reason == "its situation does not come back"
 
 
-def test_the_same_text_revives_its_line_with_its_evidence():
-    old = make_line("L1", text="Do  it.", weight=-1.0, birth_weight=0.4, retired=2, reason="no")
-    after, (change,) = admit_proposals(make_ledger([old]), [propose("Do it.")], 5, TUNING)
-    assert (after.lines[0].retired, after.lines[0].weight, change.change) == (0, -1.0, "revived")
+def test_the_same_text_revives_its_line_from_the_prior_and_keeps_what_it_is_suspected_of():
+    old = make_line("L1", text="Do  it.", weight=-3.0, birth_weight=0.4, retired=2, reason="no", harm={"a": 1.0})
+    ledger = make_ledger([old])
+    after, (change,) = admit_proposals(ledger, [propose("Do it.")], 5, TUNING)
+    line = after.lines[0]
+    assert (line.retired, line.harm, change.change) == (0, {"a": 1.0}, "revived")
+    assert line.weight == line.birth_weight == pytest.approx(compute_logit(compute_prior(ledger, TUNING)))
     after, (change,) = admit_proposals(after, [propose("Do it.")], 6, TUNING)
     assert (len(after.lines), change.change) == (1, "dropped")
+
+
+def test_labels_with_the_same_line_and_a_common_task_become_one_situation():
+    known = [make_situation("units", ["t1", "t2"], tries=3, named=2), make_situation("measure", ["t2", "t3"], tries=1)]
+    ledger = make_ledger([make_line("L1", "units", text="Write units.")], known)
+    after, _ = admit_proposals(ledger, [propose("Write units.", "measure", ["t3"])], 5, TUNING)
+    assert [(s.label, s.called, s.tries, s.named) for s in after.situations] == [("units", ("t1", "t2", "t3"), 4, 2)]
+    assert after.merged == {"measure": "units"}
+    after, _ = admit_proposals(after, [propose("Better.", "measure", ["t4"])], 6, TUNING)
+    assert [situation.label for situation in after.situations] == ["units"]
+    apart = make_ledger([make_line("L1", "units", text="Take care.")], [known[0], make_situation("dates", ["t9"])])
+    after, _ = admit_proposals(apart, [propose("Take care.", "dates", ["t9"])], 5, TUNING)
+    assert not after.merged, "no task in common: the text is only general"
 
 
 def test_a_replacement_starts_with_the_weight_of_the_old_line_and_both_compete():

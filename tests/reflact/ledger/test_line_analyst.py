@@ -14,7 +14,9 @@ from ludus.reflact.ledger.line_analyst import (
     analyse_failures,
     apply_causes,
     check_reply,
+    find_deleted,
     make_proposal,
+    read_causes,
 )
 from ludus.reflact.ledger.settings import LedgerSettings
 from ludus.skill import Skill
@@ -100,3 +102,18 @@ def test_only_lines_of_the_text_can_be_suspects_and_a_rollout_that_was_not_menti
     named = apply_causes(reading, RolloutCauses(1, (" units ", "", "units"), ("L1", "L9")))
     assert (named.situations, named.suspects, named.read) == (("units",), ("L1",), True)
     assert not apply_causes(reading, None).read
+
+
+def test_a_reply_is_read_for_what_its_items_imply():
+    lines = [make_line("P1", text="Answer in verse.", passage=True), make_line("L1", text="Write dates in full.")]
+    reply = LineReply(
+        (RolloutCauses(1), RolloutCauses(2, ("dates",))),
+        (
+            LineItem("units", "Write units.", (1, 2)),
+            LineItem("verse", "", (2,), op="delete", target="Answer in verse."),
+            LineItem("units", "Better.", (1,), replaces="L1"),
+        ),
+    )
+    causes = read_causes(reply, lines)
+    assert causes == {1: RolloutCauses(1, ("units",)), 2: RolloutCauses(2, ("dates",), ("P1",))}
+    assert [find_deleted(item, lines) for item in reply.items] == ["", "P1", ""]

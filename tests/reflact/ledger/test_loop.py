@@ -131,8 +131,29 @@ def test_failures_without_a_reading_are_recorded_and_nothing_is_learned(world: S
     assert all(step.events for step in get_steps(records))
     assert records[-1].state.ledger == replace(
         LineLedger(),
-        **{name: getattr(records[-1].state.ledger, name) for name in ("taken", "seen", "beliefs", "digest")},
+        **{name: getattr(records[-1].state.ledger, name) for name in ("taken", "seen", "beliefs", "hazards", "digest")},
     )
+
+
+def test_a_run_whose_analysts_name_nothing_says_so_while_it_runs(world: SimpleNamespace):
+    steps = get_steps(train(world, optimizer=world.optimizer_model(lambda messages: {"rollouts": [], "items": []})))
+    warned = [step.number for step in steps if any("named no situation" in warning for warning in step.warnings)]
+    assert warned == [3, 10]
+    assert not any(step.warnings for step in get_steps(train(world)))
+
+
+def test_a_passage_that_harms_is_left_out_and_one_that_is_kept_by_its_author_stays(world: SimpleNamespace):
+    text = f"# Skill\n\n- {world.HARM}\n- Be kind.\n"
+    for skill, stays in ((text, False), (f"<!-- KEEP_START -->\n{text}<!-- KEEP_END -->\n", True)):
+        records = train(world, policy=world.policy(skill))
+        assert (world.HARM in records[-1].state.current.skill.text) is stays
+
+
+def test_passages_can_be_kept_by_a_setting(world: SimpleNamespace):
+    settings = replace(SETTINGS, ledger=replace(SETTINGS.ledger, passages="keep"))
+    end = train(world, settings=settings, policy=world.policy("# Skill\n\n- Be kind.\n"))[-1]
+    assert isinstance(end.state.ledger, LineLedger) and not end.state.ledger.passages
+    assert "Be kind." in end.state.current.skill.text
 
 
 def test_notes_go_into_every_text(world: SimpleNamespace):

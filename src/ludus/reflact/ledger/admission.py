@@ -21,7 +21,9 @@ def admit_proposals(
     """The ledger with the proposals of a step, and what became of each."""
     changes: list[LineChange] = []
     for proposal in proposals:
-        label = find_label(proposal.situation, {situation.label: situation for situation in ledger.situations})
+        label = find_label(proposal.situation, [each.label for each in ledger.situations], ledger.merged)
+        ledger = merge_by_line(ledger, replace(proposal, situation=label))
+        label = ledger.merged.get(label, label)
         ledger, change = _admit(ledger, replace(proposal, situation=label), step, tuning)
         changes.append(change)
         if change.change in ("new", "revived"):
@@ -49,13 +51,12 @@ def _admit(
     if same is not None:
         if same.is_alive:
             return ledger, LineChange("", "dropped", f"{same.id} has the same text", text)
-        revived = replace(same, retired=0, reason="")
-        lines = tuple(revived if line.id == same.id else line for line in ledger.lines)
+        lines = tuple(_revive(line, ledger, tuning) if line.id == same.id else line for line in ledger.lines)
         return replace(ledger, lines=lines), LineChange(same.id, "revived", "proposed again")
     old = next((line for line in ledger.lines if line.id == proposal.replaces), None)
     weight = old.weight if old is not None else compute_logit(compute_prior(ledger, tuning))
     line = Line(
-        id=f"L{len(ledger.lines) + 1}",
+        id=f"L{len(ledger.lines) - len(ledger.passages) + 1}",
         edit=proposal.edit,
         situation=proposal.situation,
         born=step,
@@ -65,6 +66,42 @@ def _admit(
         by_outcome=proposal.by_outcome,
     )
     return replace(ledger, lines=(*ledger.lines, line)), LineChange(line.id, "new")
+
+
+def merge_by_line(ledger: LineLedger, proposal: LineProposal) -> LineLedger:
+    """The ledger in which the proposal's situation and that of a line with the same text are one, if they spoiled a
+    task in common: two names for one cause lead to the same advice. The text alone could be general advice."""
+    same = next((line for line in ledger.lines if is_same_edit(line.edit, proposal.edit)), None)
+    if same is None or same.passage or same.by_outcome or same.situation == proposal.situation:
+        return ledger
+    known = {situation.label: situation for situation in ledger.situations}
+    one, other = known.get(same.situation), known.get(proposal.situation)
+    tasks = {*proposal.edit.evidence, *(other.called if other else ())}
+    if one is None or not tasks & set(one.called):
+        return ledger
+    return merge_situations(ledger, one, other or Situation(label=proposal.situation))
+
+
+def merge_situations(ledger: LineLedger, one: Situation, other: Situation) -> LineLedger:
+    """The ledger with the second situation counted as the first."""
+    both = replace(
+        one,
+        called=tuple(dict.fromkeys((*one.called, *other.called))),
+        tries=one.tries + other.tries,
+        named=one.named + other.named,
+    )
+    situations = [both if each.label == one.label else each for each in ledger.situations if each.label != other.label]
+    lines = [replace(line, situation=one.label) if line.situation == other.label else line for line in ledger.lines]
+    merged = {label: one.label if known == other.label else known for label, known in ledger.merged.items()}
+    return replace(ledger, situations=tuple(situations), lines=tuple(lines), merged={**merged, other.label: one.label})
+
+
+def _revive(line: Line, ledger: LineLedger, tuning: LedgerTuning) -> Line:
+    """A retired line that was proposed again. One that seemed not to work starts from the prior: that may have been
+    chance. What it was suspected of stays."""
+    prior = compute_logit(compute_prior(ledger, tuning))
+    weight = prior if line.works < tuning.retire_works else line.weight
+    return replace(line, retired=0, reason="", weight=weight, birth_weight=weight)
 
 
 def is_same_edit(one: Edit, other: Edit) -> bool:

@@ -5,11 +5,18 @@ comes back without a line, times the share of tasks that call for it. Its side e
 analysts suspect are added and taken off. A line enters the working text above one bar and leaves it below a lower one.
 """
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from ludus.reflact.ledger.beliefs import KindSlope, compute_normal_cdf, compute_side_effect, compute_slopes
+from ludus.reflact.ledger.beliefs import (
+    KindSlope,
+    compute_normal_cdf,
+    compute_side_effect,
+    compute_slopes,
+)
+from ludus.reflact.ledger.hazards import compute_damage
 from ludus.reflact.ledger.line_records import (
     Assessment,
     Line,
@@ -44,10 +51,16 @@ def _assess(
     rate = situation.rate if situation else 0.0
     gain = 0.0 if line.by_outcome else line.works * max(0.0, rate - tuning.slip) * min(1.0, share)
     side = compute_side_effect(ledger, line, slopes)
+    if line.passage:
+        gain = tuning.passage_gain
     harm = 0.0
     for kind, odds in line.harm.items():  # the prior of other kinds is below the threshold
         if kind in slopes and odds > _HARM_FROM:
             harm += slopes[kind].share * tuning.harm_cost * (compute_sigmoid(odds) - 0.3) / 0.7
+    if ledger.accused < tuning.least_accused * ledger.failures:
+        damage = compute_damage(ledger.hazards, line.id, {kind: each.share for kind, each in slopes.items()})
+        harm = max(harm, tuning.damage_cost * damage.mean)
+        side = side._replace(deviation=math.hypot(side.deviation, tuning.damage_cost * math.sqrt(damage.variance)))
     net = gain + side.mean - harm
     pays = compute_normal_cdf((net - tuning.price) / side.deviation) if side.deviation else float(net > tuning.price)
     return Assessment(gain, net, side.deviation, pays)
@@ -82,7 +95,8 @@ def choose_working(ledger: LineLedger, assessed: Mapping[str, Assessment], tunin
         member = line.id in ledger.working
         works = tuning.stay_works if member else tuning.enter_works
         pays = tuning.stay_net if member or line.by_outcome else tuning.enter_net
-        if found.pays <= pays or not (line.by_outcome or (found.gain > tuning.price and line.works > works)):
+        free = line.by_outcome or line.passage
+        if found.pays <= pays or not (free or (found.gain > tuning.price and line.works > works)):
             continue
         rival = best.get(line.situation)
         if rival is None or found.net > assessed[rival].net:
@@ -95,7 +109,7 @@ def _find_reason(
     line: Line, found: Assessment, refuted: Collection[str], working: Sequence[str], tuning: LedgerTuning
 ) -> str:
     """Why the line is retired; empty if it is not."""
-    if line.works < tuning.retire_works:
+    if line.works < tuning.retire_works and not line.passage:
         return f"works with probability {line.works:.2f}"
     if found.pays < tuning.retire_net:
         return f"pays with probability {found.pays:.2f}"

@@ -18,6 +18,7 @@ from ludus.reflact.ledger.line_records import Gaussian, Line, LineLedger
 
 _BASE, _KIND, _TASK = Gaussian(0.0, 1.0), Gaussian(0.0, 0.25), Gaussian(0.0, 0.49)
 _EFFECT, _ANY_EFFECT = Gaussian(0.0, 0.04), Gaussian(0.0, 0.0009)
+_PASSAGE = Gaussian(0.0, 0.25)
 _HELP, _ANY_HELP = Gaussian(0.0, 0.49), Gaussian(0.5, 0.25)
 
 _ROOT_2, _ROOT_2_PI = math.sqrt(2.0), math.sqrt(2.0 * math.pi)
@@ -35,6 +36,15 @@ def name_effect(line: str, kind: str) -> str:
     return f"effect/{line}/{kind}"
 
 
+def is_passage(line: str) -> bool:
+    """Whether an id is that of a passage of the initial skill."""
+    return line.startswith("P")
+
+
+def get_effect(beliefs: Mapping[str, Gaussian], line: str, kind: str) -> Gaussian:
+    return beliefs.get(name_effect(line, kind), _PASSAGE if is_passage(line) else _EFFECT)
+
+
 def update_beliefs(
     beliefs: dict[str, Gaussian], task: str, kind: str, lines: Sequence[str], called: Sequence[str], passed: bool
 ) -> None:
@@ -45,14 +55,16 @@ def update_beliefs(
         (name := f"kind/{kind}", 1.0, beliefs.get(name, _KIND)),
         (name := f"task/{task}", 1.0, beliefs.get(name, _TASK)),
     ]
+    proposed = 0
     for line in lines:
-        name = name_effect(line, kind)
-        factors.append((name, 1.0, beliefs.get(name, _EFFECT)))
+        name, own = name_effect(line, kind), is_passage(line)
+        proposed += not own
+        factors.append((name, 1.0, beliefs.get(name, _PASSAGE if own else _EFFECT)))
     for line in called:
         name = f"help/{line}"
         factors.append((name, 1.0, beliefs.get(name, _HELP)))
-    if lines:
-        factors.append(("any effect", float(len(lines)), beliefs.get("any effect", _ANY_EFFECT)))
+    if proposed:
+        factors.append(("any effect", float(proposed), beliefs.get("any effect", _ANY_EFFECT)))
     if called:
         factors.append(("any help", float(len(called)), beliefs.get("any help", _ANY_HELP)))
     mean, variance = 0.0, 1.0
@@ -102,7 +114,7 @@ def compute_slopes(ledger: LineLedger, called: Mapping[str, Sequence[str]]) -> d
     starts = {
         kind: base
         + beliefs.get(f"kind/{kind}", _KIND).mean
-        + sum(beliefs.get(name_effect(line, kind), _EFFECT).mean + any_effect for line in ledger.working)
+        + sum(get_effect(beliefs, line, kind).mean + (not is_passage(line)) * any_effect for line in ledger.working)
         for kind in set(ledger.seen.values())
     }
     densities: dict[str, list[float]] = {kind: [] for kind in starts}
@@ -135,9 +147,9 @@ def _predict(
         (1.0, beliefs.get("base", _BASE)),
         (1.0, beliefs.get(f"kind/{kind}", _KIND)),
         (1.0, beliefs.get(f"task/{task}", _TASK)),
-        *((1.0, beliefs.get(name_effect(line.id, kind), _EFFECT)) for line in lines),
+        *((1.0, get_effect(beliefs, line.id, kind)) for line in lines),
         *((1.0, beliefs.get(f"help/{line.id}", _HELP)) for line in called),
-        (float(len(lines)), beliefs.get("any effect", _ANY_EFFECT)),
+        (float(sum(not line.passage for line in lines)), beliefs.get("any effect", _ANY_EFFECT)),
         (float(len(called)), beliefs.get("any help", _ANY_HELP)),
     ]
     mean = math.fsum(times * belief.mean for times, belief in parts)
@@ -148,10 +160,11 @@ def _predict(
 def compute_side_effect(ledger: LineLedger, line: Line, slopes: Mapping[str, KindSlope]) -> SideEffect:
     """The side effect of a line, averaged over the tasks seen. It is small, so the slope is enough."""
     get, prefix = ledger.beliefs.get, name_effect(line.id, "")
-    any_effect = get("any effect", _ANY_EFFECT).mean
+    start = _PASSAGE if line.passage else _EFFECT
+    any_effect = 0.0 if line.passage else get("any effect", _ANY_EFFECT).mean
     mean = variance = 0.0
     for kind, (share, slope) in slopes.items():
-        belief, weight = get(prefix + kind, _EFFECT), share * slope
+        belief, weight = get(prefix + kind, start), share * slope
         mean += weight * (belief.mean + any_effect)
         variance += weight * weight * belief.variance
     return SideEffect(mean, math.sqrt(variance))

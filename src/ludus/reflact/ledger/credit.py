@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from ludus.reflact.ledger.beliefs import update_beliefs
+from ludus.reflact.ledger.hazards import update_hazards
 from ludus.reflact.ledger.line_records import Line, LineLedger, Reading, Situation
 from ludus.reflact.ledger.settings import LedgerTuning
 from ludus.reflact.ledger.situations import find_label
@@ -24,21 +25,38 @@ def add_readings(ledger: LineLedger, readings: Sequence[Reading], tuning: Ledger
     """The ledger with the readings of a step. A rollout without a score changes nothing."""
     lines = {line.id: line for line in ledger.lines}
     situations = {situation.label: situation for situation in ledger.situations}
-    seen, beliefs = dict(ledger.seen), dict(ledger.beliefs)
+    seen, beliefs, hazards = dict(ledger.seen), dict(ledger.beliefs), dict(ledger.hazards)
+    failures, accused = ledger.failures, ledger.accused
     for reading in readings:
         if reading.passed is None:
             continue
         seen.setdefault(reading.task, reading.kind)
         present = [lines[id] for id in reading.lines if id in lines]
         if reading.read:
-            named = tuple(dict.fromkeys(find_label(label, situations) for label in reading.situations if label.strip()))
+            named = tuple(
+                dict.fromkeys(
+                    find_label(label, situations, ledger.merged) for label in reading.situations if label.strip()
+                )
+            )
             for line in present:
                 lines[line.id] = _credit_line(line, reading, named, situations, tuning)
             _count_controls(reading, named, present, situations)
+            if present and not reading.passed:
+                failures, accused = failures + 1, accused + bool(reading.suspects)
+        covered = {line.situation for line in present}
+        missing = [s.label for s in situations.values() if reading.task in s.called and s.label not in covered]
+        update_hazards(hazards, reading, [line.id for line in present], missing)
         called = [line.id for line in present if _is_called(situations, line.situation, reading.task)]
         update_beliefs(beliefs, reading.task, reading.kind, [line.id for line in present], called, reading.passed)
     return replace(
-        ledger, lines=tuple(lines.values()), situations=tuple(situations.values()), seen=seen, beliefs=beliefs
+        ledger,
+        lines=tuple(lines.values()),
+        situations=tuple(situations.values()),
+        seen=seen,
+        failures=failures,
+        accused=accused,
+        hazards=hazards,
+        beliefs=beliefs,
     )
 
 
@@ -48,7 +66,7 @@ def _credit_line(
     """The line after one rollout that had it in its text."""
     situation = situations.get(line.situation, Situation(label=line.situation))
     happened = line.situation in named
-    if happened or reading.task in situation.called:
+    if not line.passage and (happened or reading.task in situation.called):
         line = replace(
             line,
             weight=compute_weight(line.weight, situation.rate, happened=happened, slip=tuning.slip),

@@ -112,10 +112,11 @@ async def analyse_failures(
     tasks = tuple(rollout.task.id for rollout, _ in minibatch)
     if isinstance(reply, UnusableReply):
         return LineReflection(tasks)
+    items = [item for item in reply.items if not find_deleted(item, ledger.alive)]
     return LineReflection(
         tasks,
-        {entry.rollout: entry for entry in reply.rollouts},
-        tuple(make_proposal(item, tasks, reply.rollouts, ledger, initial) for item in reply.items),
+        read_causes(reply, ledger.alive),
+        tuple(make_proposal(item, tasks, reply.rollouts, ledger, initial) for item in items),
         parse_notes(reply.notes) if notes else (),
         reply.reasoning,
     )
@@ -132,9 +133,10 @@ def describe_lines(lines: Iterable[Line], working: Sequence[str]) -> str:
         state = (
             f"given up: {line.reason}" if not line.is_alive else "in the skill" if line.id in working else "on trial"
         )
+        situation = "of the initial skill" if line.passage else line.situation
         place = f" in {line.edit.path}" if line.edit.path else ""
         target = f" ({line.edit.op} {shorten(line.edit.target, _LINE)!r})" if line.edit.target else ""
-        blocks.append(f"{line.id} [{line.situation}] ({state}{place}){target}: {shorten(line.edit.content, _LINE)}")
+        blocks.append(f"{line.id} [{situation}] ({state}{place}){target}: {shorten(line.edit.content, _LINE)}")
     return "\n".join(blocks) or "None yet."
 
 
@@ -158,6 +160,40 @@ def check_reply(reply: LineReply, count: int) -> str:
     return ""
 
 
+def read_causes(reply: LineReply, lines: Sequence[Line]) -> dict[int, RolloutCauses]:
+    """The causes that a reply names, by the number of the rollout, with what its items imply.
+
+    Of a rollout without any situation, those of the new lines that were learned from it have spoiled it. A line that
+    should be deleted or changed is a suspect in the rollouts that say so.
+    """
+    causes = {entry.rollout: entry for entry in reply.rollouts}
+    named = {number for number, entry in causes.items() if entry.situations}
+    for item in reply.items:
+        accused = find_deleted(item, lines) or find_changed(item, lines)
+        for number in item.rollouts:
+            entry = causes.get(number, RolloutCauses(number))
+            if accused:
+                causes[number] = replace(entry, suspects=(*entry.suspects, accused))
+            elif number not in named and not item.replaces and item.op == "append":
+                causes[number] = replace(entry, situations=(*entry.situations, item.situation))
+    return causes
+
+
+def find_deleted(item: LineItem, lines: Sequence[Line]) -> str:
+    """The line that an item deletes as a whole: it names its id or its text. Such an item needs no line of its own."""
+    if item.op != "delete":
+        return ""
+    wanted = item.target.strip() or item.replaces
+    return next((line.id for line in lines if wanted in (line.id, line.edit.content) or item.replaces == line.id), "")
+
+
+def find_changed(item: LineItem, lines: Sequence[Line]) -> str:
+    """The passage of the initial skill that an item changes."""
+    if item.op not in ("replace", "delete") or not item.target:
+        return ""
+    return next((line.id for line in lines if line.passage and item.target in line.edit.content), "")
+
+
 def make_proposal(
     item: LineItem, tasks: Sequence[str], causes: Sequence[RolloutCauses], ledger: LineLedger, initial: Skill
 ) -> LineProposal:
@@ -169,6 +205,8 @@ def make_proposal(
     credited = credit_item(edit, "failure", [tasks[number - 1] for number in numbers])
     assert isinstance(credited, Edit)
     old = next((line for line in ledger.lines if line.id == item.replaces), None)
+    if old is not None and old.passage:
+        return LineProposal(edit=replace(credited, op="append", target=""), situation=item.situation)
     if old is not None:
         edit = replace(credited, op=old.edit.op, target=old.edit.target, path=old.edit.path)
         return LineProposal(edit=edit, situation=item.situation, replaces=old.id)

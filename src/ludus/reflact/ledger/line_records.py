@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
 
+from ludus.reflact.ledger.passages import drop_passages, list_passages
 from ludus.skill import Edit, Skill, apply_edits
 
 
@@ -45,6 +46,9 @@ class Line(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The id of the line that it is meant to replace; both compete."""
     by_outcome: bool = False
     """Whether outcomes alone speak for and against it: its proposer does not name situations."""
+    passage: bool = False
+    """Whether it is a passage of the initial skill. Its edit adds nothing then: to have the line is to keep the
+    passage."""
 
     @property
     def works(self) -> float:
@@ -62,6 +66,11 @@ class Line(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_settled(self) -> bool:
+        """Whether it says something about how many proposals work."""
+        return not self.passage and self._has_moved
+
+    @property
+    def _has_moved(self) -> bool:
         return not self.is_alive or abs(self.weight - self.birth_weight) > 1.2
 
 
@@ -94,6 +103,13 @@ class Gaussian(Struct, frozen=True, array_like=True):
     variance: float
 
 
+class Hazard(Struct, frozen=True, array_like=True):
+    """How often something spoils rollouts: what was blamed on it, and the rollouts in which it could have."""
+
+    blamed: float
+    exposed: float
+
+
 class Assessment(Struct, frozen=True, array_like=True):
     """What a line is worth, in accuracy."""
 
@@ -123,8 +139,16 @@ class LineLedger(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A hash of everything that was added so far. It stands for the ledger in content addresses."""
     taken: int = 0
     """How many tasks were taken from the shuffled epochs so far."""
+    merged: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Labels that turned out to mean a known situation, with its label."""
+    failures: int = 0
+    """Failed rollouts that an analyst has read and that had lines in their text."""
+    accused: int = 0
+    """In how many of them it suspected a line."""
     notes: tuple[str, ...] = ()
     """The notes of the appendix, if the run writes any. They are in every text."""
+    hazards: Mapping[str, Hazard] = field(default_factory=dict[str, Hazard])
+    """Who is to blame for failures that nobody explained, by name (`ludus.reflact.ledger.hazards`)."""
     beliefs: Mapping[str, Gaussian] = field(default_factory=dict[str, Gaussian])
     """Beliefs about effects on the outcome, by name (`ludus.reflact.ledger.beliefs`)."""
 
@@ -136,6 +160,15 @@ class LineLedger(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def alive(self) -> tuple[Line, ...]:
         return tuple(line for line in self.lines if not line.retired)
+
+    @property
+    def passages(self) -> tuple[Line, ...]:
+        """The passages of the initial skill that are on trial, the retired ones too."""
+        return tuple(line for line in self.lines if line.passage)
+
+    def compose(self, base: Skill, lines: Sequence[Line]) -> tuple[Skill, tuple[str, ...]]:
+        """The text with these lines, and the ids of those that are in it."""
+        return compose_text(base, lines, self.passages)
 
 
 class Reading(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -187,16 +220,39 @@ class LineStep(Struct, frozen=True, omit_defaults=True):
     changes: tuple[LineChange, ...] = ()
 
 
-def compose_text(initial: Skill, lines: Sequence[Line]) -> tuple[Skill, tuple[str, ...]]:
-    """The initial skill with these lines, and the ids of those that are in it. A line whose place is gone is not."""
+def compose_text(initial: Skill, lines: Sequence[Line], passages: Sequence[Line] = ()) -> tuple[Skill, tuple[str, ...]]:
+    """The initial skill with these lines, and the ids of those that are in it. A line whose place is gone is not.
+
+    `passages` are those that are on trial: one that is not among the lines is left out.
+    """
+    present = {line.id for line in lines}
+    initial = drop_passages(initial, {line.id for line in passages if line.id not in present})
+    kept = tuple(line.id for line in lines if line.passage)
+    lines = [line for line in lines if not line.passage]
     if not lines:
-        return initial, ()
+        return initial, kept
     if _REGION not in initial.text and all(_is_plain(line.edit) for line in lines):  # the usual case, much faster
         blocks = [initial.text.rstrip(), *(line.edit.content.strip() for line in lines)]
         text = "\n\n".join(block for block in blocks if block)
-        return initial.change_text(f"{text}\n"), tuple(line.id for line in lines)
+        return initial.change_text(f"{text}\n"), (*kept, *(line.id for line in lines))
     skill, reports = apply_edits(initial, [line.edit for line in lines])
-    return skill, tuple(line.id for line, report in zip(lines, reports, strict=True) if report.applied)
+    return skill, (*kept, *(line.id for line, report in zip(lines, reports, strict=True) if report.applied))
+
+
+def make_passage_lines(initial: Skill) -> tuple[Line, ...]:
+    """The passages of the initial skill as lines of the ledger, each with a situation of its own."""
+    return tuple(
+        Line(
+            id=passage.id,
+            edit=Edit("append", passage.text, path=passage.path),
+            situation=f"passage {passage.id}",
+            born=0,
+            weight=0.0,
+            birth_weight=0.0,
+            passage=True,
+        )
+        for passage in list_passages(initial)
+    )
 
 
 _REGION = "<!--"

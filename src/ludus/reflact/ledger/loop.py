@@ -25,7 +25,7 @@ from ludus.reflact.guards import Guard
 from ludus.reflact.items import Item
 from ludus.reflact.journal import Clock, open_task_group
 from ludus.reflact.ledger.admission import admit_proposals, place_edit
-from ludus.reflact.ledger.assessment import update_working
+from ludus.reflact.ledger.assessment import assess_lines, update_working
 from ludus.reflact.ledger.credit import add_readings
 from ludus.reflact.ledger.line_analyst import LineReflection, analyse_failures, apply_causes
 from ludus.reflact.ledger.line_files import refuse_file_lines
@@ -36,7 +36,7 @@ from ludus.reflact.ledger.line_records import (
     LineProposal,
     LineStep,
     Reading,
-    compose_text,
+    make_passage_lines,
 )
 from ludus.reflact.ledger.rollout_plan import RolloutPlan, plan_rollouts
 from ludus.reflact.ledger.sampling import drop_own_lines, group_rivals, sample_lines, sample_tasks
@@ -84,13 +84,23 @@ class SampledTrial(NamedTuple):
 async def train_lines(run: TrainingRun, state: RunState) -> AsyncGenerator[Step, None]:
     """Take steps until the rollouts for training are spent."""
     plan = plan_run(run)
-    state = replace(state, ledger=LineLedger())
+    state = replace(state, ledger=open_ledger(run, state.initial.skill))
     while count_rollouts(state.spent) + run.ledger_batch <= plan.training:
         step = await run.load_or_run(Step, take_ledger_step, state)
         yield step
         state = step.state
         shipping = 4 * len(run.selection) if plan.total is None else plan.total - plan.training
         run.hold_reserve(shipping + run.test_rollouts, count_rollouts(state.spent))
+
+
+def open_ledger(run: TrainingRun, initial: Skill) -> LineLedger:
+    """The ledger before the first step: the passages of the initial skill, all in the working text."""
+    settings = run.settings.ledger
+    if settings.passages == "keep":
+        return LineLedger()
+    lines = make_passage_lines(initial)
+    ledger = LineLedger(lines=lines, working=tuple(line.id for line in lines))
+    return replace(ledger, assessed=assess_lines(ledger, settings.tuning))
 
 
 def plan_run(run: TrainingRun) -> RolloutPlan:
@@ -124,9 +134,11 @@ async def take_ledger_step(run: TrainingRun, state: RunState) -> Step:
 
     # 4 credit, 5 admit, 6 assess
     learned = learn_lines(run, replace(ledger, taken=taken), base, number, readings, reflections)
+    if run.proposer.names_causes and (problem := find_silence(learned.ledger, number)):
+        run.journal.warn(problem)
     base, consolidated = await _add_step_notes(view, base, reflections)
     after = replace(learned.ledger, notes=read_notes(base) if run.settings.appendix.enabled else ())
-    working, _ = compose_text(base, after.get_lines(after.working))
+    working, _ = after.compose(base, after.get_lines(after.working))
     clock.lap("assess")
 
     changed = working != state.current.skill
@@ -159,6 +171,21 @@ async def take_ledger_step(run: TrainingRun, state: RunState) -> Step:
     )
 
 
+_SILENT_STEPS = (3, 10, 30, 100)
+"""After which steps a run says that its analysts have named nothing."""
+
+
+def find_silence(ledger: LineLedger, step: int) -> str:
+    """What to tell a user whose analysts have named nothing so far; empty if they have, or if it was told before."""
+    if step not in _SILENT_STEPS or ledger.situations or len(ledger.lines) > len(ledger.passages):
+        return ""
+    return (
+        f"after {step} steps the analysts have named no situation and proposed no line, so nothing is learned but what "
+        "outcomes say about passages of the initial skill. Read a reply with `ludus show RUN`, and use a stronger "
+        "optimizer or other prompts (train.prompts)"
+    )
+
+
 def _add_ledger_notes(initial: Skill, ledger: LineLedger) -> Skill:
     """The text that lines are added to: the initial skill with the notes of the ledger."""
     return add_notes(initial, ledger.notes) if ledger.notes else initial
@@ -182,7 +209,7 @@ def sample_step(run: TrainingRun, ledger: LineLedger, base: Skill, number: int) 
     for start in range(0, len(chosen), settings.ledger.block_size):
         block = chosen[start : start + settings.ledger.block_size]
         lines = drop_own_lines(sample_lines(groups, settings.ledger.tuning, random), block)
-        skill, present = compose_text(base, lines)
+        skill, present = ledger.compose(base, lines)
         samples += [SampledTrial(tasks[id], skill, present) for id in block]
     return samples, taken
 
@@ -243,7 +270,7 @@ async def propose_from_outcomes(
     sees the text with all lines that are alive, so that it does not propose them again.
     """
     readings = _make_readings(samples, rollouts, view.settings.success_at)
-    shown = dataclasses.replace(view, skill=compose_text(base, ledger.alive)[0])
+    shown = dataclasses.replace(view, skill=ledger.compose(base, ledger.alive)[0])
     found = await proposer.reflect(shown, 1, _stream(rollouts))
     reflections = check_result(proposer, "reflect", found, Reflection, "Reflections")
     merged = await proposer.aggregate(shown, reflections)
@@ -375,9 +402,11 @@ def list_candidates(run: TrainingRun, state: RunState) -> list[MeasuredSkill]:
         "sure_lines": [line for line in working if _is_likely(line, ledger, 0.8)],
         "likely_lines": [line for line in working if _is_likely(line, ledger, 0.6)],
     }
-    return [MeasuredSkill(compose_text(base, lines)[0], name, state.step) for name, lines in sets.items()]
+    return [MeasuredSkill(ledger.compose(base, lines)[0], name, state.step) for name, lines in sets.items()]
 
 
 def _is_likely(line: Line, ledger: LineLedger, bar: float) -> bool:
     pays = ledger.assessed[line.id].pays
+    if line.passage:
+        return True
     return pays > bar if line.by_outcome else line.works > bar and (pays > 0.5 or bar < 0.8)

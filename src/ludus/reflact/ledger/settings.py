@@ -3,7 +3,8 @@
 The constants were chosen on simulated worlds (`docs/optimizer.md`). Few runs have a reason to change them.
 """
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
@@ -31,6 +32,13 @@ class LedgerTuning(Settings, frozen=True, kw_only=True, omit_defaults=True):
     """What a failed rollout without a suspicion takes off these log-odds."""
     harm_prior: float = -2.2
     """These log-odds for a new line."""
+    passage_gain: float = 0.005
+    """The gain in accuracy that a passage of the initial skill is taken to have before any evidence: someone wrote it
+    for a reason."""
+    damage_cost: float = 0.6
+    """The accuracy that a line costs that spoils every rollout by its hazards."""
+    least_accused: Probability = 0.05
+    """If analysts suspect lines in a smaller share of the failures, outcomes stand in for suspects."""
     harm_cost: float = 0.25
     """The accuracy that a line costs on a kind of task that it surely hurts."""
     price: float = 0.002
@@ -50,6 +58,8 @@ class LedgerTuning(Settings, frozen=True, kw_only=True, omit_defaults=True):
     retire_net: Probability = 0.03
     """The probability of a net gain below which a line is retired."""
 
+    added_later: ClassVar[tuple[str, ...]] = ("passage_gain", "damage_cost", "least_accused")
+
 
 class LedgerSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
     """How the recipe `ledger` trains."""
@@ -59,7 +69,14 @@ class LedgerSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
     block_size: Count = 1
     """How many tasks of a step share one text. 1: each rollout has a text of its own, which teaches most. More
     tasks per text save tokens if the server caches prompts."""
+    passages: Literal["trial", "keep"] = "trial"
+    """Passages of the initial skill. `trial`: they are lines like any other: left out now and then, suspected, retired,
+    and left out of what is shipped. `keep`: they stay. Front matter, regions of the trainer and what lies between
+    `<!-- KEEP_START -->` and `<!-- KEEP_END -->` always stay."""
     most_proposals: Count = 8
     """The most proposals of a step that become lines."""
     tuning: LedgerTuning = LedgerTuning()
     """The constants of the ledger."""
+
+    added_later: ClassVar[tuple[str, ...]] = ("passages",)
+    assumed_before: ClassVar[Mapping[str, Any]] = {"passages": "keep"}

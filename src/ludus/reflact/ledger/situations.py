@@ -5,7 +5,7 @@ with nearly the same words count as the same too, but not if they differ in a nu
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 
 LONGEST = 120
@@ -22,9 +22,12 @@ def clean_label(label: str) -> str:
     return " ".join(label.split())[:LONGEST].strip()
 
 
-def find_label(label: str, known: Collection[str]) -> str:
-    """The known label that this one is a near-duplicate of, or else the label itself, cleaned."""
+def find_label(label: str, known: Collection[str], merged: Mapping[str, str] | None = None) -> str:
+    """The known label that this one is a near-duplicate of, or that it was merged into, or else the label itself,
+    cleaned."""
     label = clean_label(label)
+    if merged and label in merged:
+        return merged[label]
     if label in known:
         return label
     words, numbers = _split_words(label)

@@ -37,11 +37,13 @@ def _render_line(history: LineHistory) -> Html:
         "Suspected of misleading the agent": history.suspected,
     }
     passed = f"{history.passed} of {history.rollouts} rollouts with it passed"
+    about = join_html([line.situation, f": {describe_situation(history.situation)}"])
+    origin = "a passage of the initial skill" if line.passage else "proposed from: "
     inside = [
-        *_render_section("Situation", join_html([line.situation, f": {describe_situation(history.situation)}"])),
+        *(() if line.passage else _render_section("Situation", about)),
         *(part for name, places in evidence.items() for part in _render_section(name, list_places(places))),
         *_render_section("History", join_html([el("div", "", describe_event(event)) for event in history.events])),
-        el("div", "from", f"{passed}; proposed from: ", _link_tasks(line.born, line.edit.evidence)),
+        el("div", "from", f"{passed}; {origin}", "" if line.passage else _link_tasks(line.born, line.edit.evidence)),
     ]
     return el("details", "group", el("summary", "", *title), el("div", "inside", *inside))
 

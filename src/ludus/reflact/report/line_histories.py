@@ -8,6 +8,7 @@ the ledger can be followed to rollouts, and these to their transcripts.
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ludus.reflact.ledger.credit import add_readings
 from ludus.reflact.ledger.line_records import Assessment, Line, LineLedger, Situation
@@ -63,13 +64,19 @@ def collect_histories(records: Sequence[Record], tuning: LedgerTuning) -> list[L
     if not steps:
         return []
     notes: dict[str, _Notes] = {}
-    ledger = LineLedger()
+    first = steps[0].state.ledger or LineLedger()
+    ledger = LineLedger(lines=tuple(_make_new(line) for line in first.passages))
     for step in steps:
         _read_step(step, ledger, tuning, notes)
         ledger = step.state.ledger or ledger
     found = [_make_history(line, ledger, notes.get(line.id, _Notes())) for line in ledger.lines]
     order = ("working", "waiting", "retired")
     return sorted(found, key=lambda history: order.index(history.status))
+
+
+def _make_new(passage: Line) -> Line:
+    """A passage before the first step."""
+    return replace(passage, harm={}, suspected=0, retired=0, reason="")
 
 
 class _Notes:
@@ -123,8 +130,23 @@ def _make_history(line: Line, ledger: LineLedger, own: _Notes) -> LineHistory:
 # ---- words ----------------------------------------------------------------------------------------------------------
 
 
+def describe_passage(found: Assessment | None, reason: str) -> str:
+    """What a passage of the initial skill is worth, with a 95 % interval: by all rollouts with and without it."""
+    if found is None:
+        return f"a passage of yours, given up: {reason}"
+    low, high = 100 * (found.net - 1.96 * found.deviation), 100 * (found.net + 1.96 * found.deviation)
+    if high < 0:
+        return f"this passage of yours costs {-100 * found.net:.0f} points [{-high:.0f}, {-low:.0f}]"
+    if low > 0:
+        return f"this passage of yours earns {100 * found.net:.0f} points [{low:.0f}, {high:.0f}]"
+    words = f"{100 * found.net:+.0f} points [{low:+.0f}, {high:+.0f}]"
+    return f"this passage of yours makes no difference that could be told from chance: {words}"
+
+
 def describe_worth(history: LineHistory) -> str:
     """How sure it is that a line works, and what it is worth."""
+    if history.line.passage:
+        return describe_passage(history.assessment, history.line.reason)
     works = f"works with {history.line.works:.0%}"
     if history.assessment is None:
         return works

@@ -57,7 +57,8 @@ class Shell(Env, frozen=True):
 async def act(backend: str, *commands: str, skill: Skill = SKILL, **fields: Any) -> Rollout:
     """Let the loop run commands, in a slot with the skill."""
     script = [*(call("shell", command=command) for command in commands), say("Done.")]
-    policy = Policy(ScriptedModel(script), skill=skill, **{"skill_as": "listed", **fields})
+    options: dict[str, Any] = {"skill_as": "listed", **fields}
+    policy = Policy(ScriptedModel(script), skill=skill, **options)
     async with open_pool(backend) as pool:
         return await run(Job(TASK, policy), Runner(Shell(), pool, options=RunOptions(retries=0)))
 

@@ -57,8 +57,10 @@ def print_lines(histories: Sequence[LineHistory]) -> None:
 
 def _list_facts(history: LineHistory) -> Iterator[str]:
     line = history.line
-    content = line.edit.content.strip() or f"(delete) {line.edit.target}"
+    content = line.edit.content.strip() or f"({line.edit.op}) {line.edit.target}".rstrip()
     yield textwrap.indent(content, "    ")
+    if line.edit.path:
+        yield f"    file       {line.edit.path}"
     if not line.passage:
         yield f"    situation  {line.situation}: {describe_situation(history.situation)}"
         yield f"    for        {list_rollouts(history.evidence_for)}"

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ludus.reflact.ledger.passages import drop_passages, list_passages
-from ludus.skill import Skill
+from ludus.skill import Skill, SkillFile
 
 DOCUMENT = """---
 name: a
@@ -91,3 +91,17 @@ def test_a_document_is_its_passages_and_what_stays(lines: list[str]):
         assert passage.text and passage.text in skill.text
     left = drop_passages(skill, {passage.id for passage in passages})
     assert not list_passages(left) or "```" in skill.text
+
+
+def test_references_have_passages_and_scripts_have_none():
+    files = (
+        SkillFile("references/a.md", "# A\n\n- three\n- four\n"),
+        SkillFile("scripts/x.md", "no passage\n", b"", True),
+    )
+    skill = Skill("- one\n- two\n", files)
+    found = [(each.id, each.text, each.path) for each in list_passages(skill)]
+    assert found[:2] == [("P1", "- one", ""), ("P2", "- two", "")]
+    assert found[2:] == [("P3", "- three", "references/a.md"), ("P4", "- four", "references/a.md")]
+    less = drop_passages(skill, {"P1", "P4"})
+    assert (less.text, less.read("references/a.md"), less.files[1]) == ("- two\n", "# A\n\n- three\n", files[1])
+    assert drop_passages(skill, {"P3", "P4"}).read("references/a.md") == ""

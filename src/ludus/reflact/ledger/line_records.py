@@ -251,7 +251,7 @@ def make_passage_lines(initial: Skill) -> tuple[Line, ...]:
     return tuple(
         Line(
             id=passage.id,
-            edit=Edit("append", passage.text),
+            edit=Edit("append", passage.text, path=passage.path),
             situation=f"passage {passage.id}",
             born=0,
             weight=0.0,

@@ -2,13 +2,16 @@
 
 A passage is a list item with what belongs to it, a paragraph, a table, a block of code or a worked example. Front
 matter, the regions that the trainer writes, what lies between `<!-- KEEP_START -->` and `<!-- KEEP_END -->`, and lines
-that begin with a comment are no passages: they always stay. A heading stays as long as something below it does.
+that begin with a comment are no passages: they always stay. A heading stays as long as something below it does. The
+references of a package (its other `.md` files) have passages as the document has.
 """
 
 import re
 from collections.abc import Collection, Iterator
 from functools import lru_cache
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from ludus.skill import Skill, find_protected_spans
 
@@ -25,6 +28,8 @@ class Passage(NamedTuple):
     id: str
     """`P1`, `P2`, … in the order of the document."""
     text: str
+    path: str = ""
+    """The reference that it is in; empty: the document."""
 
 
 class _Piece(NamedTuple):
@@ -37,25 +42,42 @@ class _Piece(NamedTuple):
 
 
 def list_passages(skill: Skill) -> tuple[Passage, ...]:
-    """The passages of a skill, in order."""
-    texts = [piece.text.strip() for piece in _split(skill.text) if piece.passage]
-    return tuple(Passage(f"P{number}", text) for number, text in enumerate(texts, 1))
+    """The passages of a skill, in order: those of the document, then those of its references."""
+    texts = [(piece.text.strip(), path) for path, text in _list_texts(skill) for piece in _split(text) if piece.passage]
+    return tuple(Passage(f"P{number}", text, path) for number, (text, path) in enumerate(texts, 1))
 
 
 def drop_passages(skill: Skill, absent: Collection[str]) -> Skill:
     """The skill without these passages, and without headings that nothing is left of."""
     if not absent:
         return skill
-    pieces = _split(skill.text)
-    kept: list[bool] = []
     number = 0
+    for path, text in _list_texts(skill):
+        left, number = _drop_from_text(text, absent, number)
+        file = skill.get_file(path)
+        skill = skill.change_text(left) if file is None else skill.put_file(replace(file, text=left))
+    return skill
+
+
+def _list_texts(skill: Skill) -> Iterator[tuple[str, str]]:
+    """The document (its path is empty) and the references of a package. Scripts have no passages."""
+    yield "", skill.text
+    for file in skill.files:
+        if file.path.endswith(".md") and not file.is_script and not file.data:
+            yield file.path, file.text
+
+
+def _drop_from_text(text: str, absent: Collection[str], number: int) -> tuple[str, int]:
+    """A text without these passages, and the number of its last passage; `number` is that of the one before it."""
+    pieces = _split(text)
+    kept: list[bool] = []
     for piece in pieces:
         number += piece.passage
         kept.append(not (piece.passage and f"P{number}" in absent))
     for place in reversed(range(len(pieces))):
         if pieces[place].level and not _has_content(pieces, kept, place):
             kept[place] = False
-    return skill.change_text("".join(piece.text for piece, keep in zip(pieces, kept, strict=True) if keep))
+    return "".join(piece.text for piece, keep in zip(pieces, kept, strict=True) if keep), number
 
 
 def _has_content(pieces: tuple[_Piece, ...], kept: list[bool], place: int) -> bool:

@@ -27,7 +27,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -189,7 +189,7 @@ def list_tasks(env: str, split: str) -> list[dict[str, str]]:
 
 
 @contextmanager
-def serve_model(out: Path, threads: int) -> Iterator[str]:
+def serve_model(out: Path, threads: int) -> Generator[str]:
     """The model behind `ludus gateway`, until the block ends. Yields its address."""
     folder = out / "gateway" / time.strftime("%Y%m%d-%H%M%S")
     command = [*LUDUS, "gateway", "--model.name", MODEL, "--model.threads", str(threads), "--model.context", "6144"]

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,7 @@ async def test_one_team_is_named_or_the_answer_is_wrong():
     task = next(iter(env.tasks("dev")))
 
     async def score(answer: str) -> float:
-        return (await env.verify(make_rollout(answer, task=task), None)).value
+        return (await env.verify(make_rollout(0.0, answer, task=task), None)).value
 
     assert await score(f"{task.answer.capitalize()}.") == 1.0
     assert await score(", ".join(tickets.TEAMS)) == 0.0
@@ -90,7 +91,7 @@ def test_a_cell_that_is_finished_is_not_run_again(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(bench, "serve_model", serve)
     write_cell(tmp_path, "tickets/1/initial", {"a": 1.0})
-    bench.run_cells([bench.Cell("tickets", 1, "initial")], tmp_path, 10, 1, tmp_path)
+    bench.run_cells([bench.Cell("tickets", 1, "initial")], tmp_path, 10, Namespace())
     assert json.loads((tmp_path / "tickets/1/initial/result.json").read_text())["scores"] == {"a": [1.0]}
 
 

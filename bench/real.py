@@ -12,22 +12,23 @@ functions with hidden tests and conventions) and `shop` (questions that need SQL
 A cell is one arm in one environment with one seed, and a folder below `--out`. The arms:
 
     initial     the initial skill, once per test task
-    best-of-4   four samples of the initial skill per test task, and the verifier chooses. That is what the rollouts
+    best-of-5   five samples of the initial skill per test task, and the verifier chooses. That is what the rollouts
                 of a training would buy without training
     ledger, reflact   `ludus train --recipe …`, then its skill once per test task
     gepa        GEPA 0.1.4 in an environment of its own, with the same agent, optimizer and number of rollouts
 
-Every training has 100 rollouts. Differences are paired by test task and seed; intervals are 95 %, by bootstrap over
+Every training has 160 rollouts. Differences are paired by test task and seed; intervals are 95 %, by bootstrap over
 tasks.
 The model is served by `ludus gateway` with one thread (`--threads`), to all arms alike.
 """
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,10 +47,10 @@ INITIAL = "Read the task with care.\n"
 ENVS = {"tickets": 16, "functions": 120, "shop": 120}
 """The environments, and the longest reply in each, in tokens."""
 SEEDS = (1, 2, 3)
-SAMPLES = 4
+SAMPLES = 5
 ARMS = ("initial", f"best-of-{SAMPLES}", "ledger", "reflact", "gepa")
-ROLLOUTS = 100
-"""The rollouts of a training, with those for selection and shipping. Four samples of 40 tasks are 120 more than one."""
+ROLLOUTS = 160
+"""The rollouts of a training, with those for selection and shipping. Five samples of 40 tasks are 160 more than one."""
 REPLY_TOKENS = 500
 BOOTSTRAPS = 2000
 
@@ -100,8 +101,9 @@ class Bench:
             try:
                 printed, errors = process.communicate(text, timeout=left)
             except subprocess.TimeoutExpired:
-                process.terminate()
                 raise TimeIsUp from None
+            finally:
+                process.terminate()  # it finishes what runs, and can be resumed
         if process.returncode:
             raise CommandFailed(f"{' '.join(command)}: exit {process.returncode}\n{errors.strip()[-3000:]}")
         return printed
@@ -164,7 +166,9 @@ def train(bench: Bench, cell: Cell, folder: Path, initial: Path) -> str:
     if cell.arm == "reflact":
         command += ["--train.batch_size", "8", "--train.slow.enabled", "false", "--train.memory", "false"]
     bench.run([*LUDUS, "train", "--resume", "--out", str(out)] if (out / "config.json").exists() else command)
-    return (out / "best" / "SKILL.md").read_text()
+    from ludus.skill import parse_file
+
+    return parse_file((out / "best" / "SKILL.md").read_text()).text  # without its head
 
 
 def train_gepa(bench: Bench, cell: Cell, folder: Path, initial: Path) -> str:
@@ -189,11 +193,11 @@ def list_tasks(env: str, split: str) -> list[dict[str, str]]:
 
 
 @contextmanager
-def serve_model(out: Path, threads: int) -> Iterator[str]:
+def serve_model(out: Path, threads: int, port: int) -> Generator[str]:
     """The model behind `ludus gateway`, until the block ends. Yields its address."""
     folder = out / "gateway" / time.strftime("%Y%m%d-%H%M%S")
     command = [*LUDUS, "gateway", "--model.name", MODEL, "--model.threads", str(threads), "--model.context", "6144"]
-    command += ["--gateway.port", "0", "--json", "--out", str(folder)]
+    command += ["--gateway.port", str(port), "--json", "--out", str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         try:
@@ -205,13 +209,13 @@ def serve_model(out: Path, threads: int) -> Iterator[str]:
             process.terminate()
 
 
-def run_cells(cells: Sequence[Cell], out: Path, minutes: float, threads: int, cache: Path) -> None:
+def run_cells(cells: Sequence[Cell], out: Path, minutes: float, arguments: argparse.Namespace) -> None:
     """Run the cells that have no result yet, until the time is up."""
     left = [cell for cell in cells if not (out / cell.name / "result.json").exists()]
     if not left or minutes <= 0:
         return
-    with serve_model(out, threads) as url:
-        bench = Bench(out, url, time.time() + 60 * minutes, cache)
+    with serve_model(out, arguments.threads, arguments.port) as url:
+        bench = Bench(out, url, time.time() + 60 * minutes, arguments.cache)
         for cell in left:
             print(f"{time.strftime('%H:%M:%S')} {cell.name}", file=sys.stderr, flush=True)
             try:
@@ -307,14 +311,16 @@ def main() -> int:
     parser.add_argument("--cells", default="", help="only cells that begin like one of these: tickets/1,shop")
     parser.add_argument("--minutes", type=float, default=1e6, help="stop after this time (default: when all is done)")
     parser.add_argument("--threads", type=int, default=1, help="cores of the model (default 1)")
+    parser.add_argument("--port", type=int, default=8177, help="where the model is served; the same in each session")
     parser.add_argument("--report", action="store_true", help=f"write the table into {PAGE.relative_to(ROOT)}")
     parser.add_argument("--cache", type=Path, default=CACHE, help=f"folder for GEPA (default {CACHE})")
     arguments = parser.parse_args()
     out = arguments.out.resolve()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped; run it again to go on"))  # and end what it started
     cells = list_cells([prefix for prefix in arguments.cells.split(",") if prefix])
     if not cells:
         parser.error(f"--cells: no cell begins with {arguments.cells}; an example: tickets/1/ledger")
-    run_cells(cells, out, arguments.minutes, arguments.threads, arguments.cache)
+    run_cells(cells, out, arguments.minutes, arguments)
     table, sentence = render_report(out)
     print(f"{MODEL} as agent and optimizer, {ROLLOUTS} rollouts per training, on {describe_machine()}\n\n{table}\n")
     if arguments.report:

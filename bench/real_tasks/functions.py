@@ -1,7 +1,7 @@
 """Write small Python functions. The hidden tests follow conventions of the house, which the tasks do not tell."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -53,7 +53,7 @@ def make_number_task(name: str, what: str, how: str, which: str, n: int) -> Task
     return _make(f"{name}_{n}", name, "xs", what.format(n=n), solution, tests, "numbers")
 
 
-def make_text_task(name: str, what: str, how: str, cases: list[tuple[str, object]], word: str) -> Task:
+def make_text_task(name: str, what: str, how: str, cases: Sequence[tuple[str, object]], word: str) -> Task:
     """A task about texts. Case does not count."""
     name, what, how = (text.format(w=word) for text in (name, what, how))
     tests = [f"assert {name}({case.format(w=word, W=word.capitalize())!r}) == {expected!r}" for case, expected in cases]

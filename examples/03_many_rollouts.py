@@ -31,7 +31,7 @@ async def main(folder: Path) -> None:
     with RunDir.open(folder, {"example": 3}, resume=True) as run:
         summary = await evaluate(batch, Runner(env, store=run))
     print_summary(summary)
-    print(f"\nOpen {folder}/trajectories.html in a browser.")
+    print(f"\nLook at it in a browser: ludus view {folder}")
 
 
 if __name__ == "__main__":

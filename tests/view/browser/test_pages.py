@@ -160,7 +160,7 @@ def test_tokens_are_those_of_the_record(look: Look, folder: Path):
     with RunDir.read(folder / "runs/exact") as run:
         first = next(iter(rollout for _, rollout in run.read_outcomes()))
     page = look.open(f"/run/exact/rollouts?task={first.task.id}&sort=id")
-    page.locator(".rowlink").first.click()
+    page.get_by_role("link", name=f"{first.task.id}#{first.provenance.replicate}", exact=True).click()
     page.get_by_role("tab", name="Tokens").click()
     tokens = [turn.completion.tokens for turn in first.turns if turn.completion.tokens]
     sampled = sum(sum(each.sampled) for each in tokens)
@@ -195,7 +195,7 @@ def test_keys_walk_through_rollouts_and_turns(look: Look):
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
     page.keyboard.press("/")
-    page.keyboard.type("read_file")
+    page.keyboard.type("I look around")
     expect(page.locator(".turn:visible")).to_have_count(1)
     page.keyboard.press("Escape")
     page.keyboard.press("u")

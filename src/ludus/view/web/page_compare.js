@@ -17,7 +17,7 @@ import { focusFilter } from "./keys.js";
 import { stopChanges } from "./live.js";
 import { checkField } from "./page_lists.js";
 import { compareHref } from "./page_runs.js";
-import { go, makeHref, readPlace } from "./router.js";
+import { go, makeHref, noteQuery, readPlace } from "./router.js";
 import { afterTyping, attempt, crumbs, outcomeBadge, rolloutHref, runHref, shortModel } from "./shared.js";
 import { LongTable } from "./table.js";
 import { showText } from "./texts.js";
@@ -45,17 +45,43 @@ export async function showCompare(root, place) {
     return { title: "Compare" };
   }
   /** @type {Record<string, string>} */
-  const wanted = { sort: "-spread", q: "", differs: "" };
+  const wanted = { sort: "-spread", q: "", differs: "", ...Object.fromEntries(place.query) };
+  delete wanted.run;
   const get = async (/** @type {number} */ offset, /** @type {number} */ limit) =>
     /** @type {Versus} */ (await getJson(["compare"], { run: runs, ...wanted, offset, limit }));
   const versus = await get(0, 100);
   const names = versus.cards.map((one) => one.id);
+  const pairs = versus.pairs.map((pair) => showPair(pair));
+  const where = crumbs([
+    [makeHref(["runs"]), "Runs"],
+    ["", "compare"],
+  ]);
+  fill(
+    root,
+    el("header", { class: "pagehead" }, where, el("h1", null, `Compare ${names.length} runs`)),
+    versus.problems.map((problem) => el("p", { class: "warning" }, problem)),
+    card("Which is better?", {}, el("div", { class: "pairs" }, pairs)),
+    card("Runs", {}, showComparedRuns(versus)),
+    showTaskGrid(names, wanted, get),
+    overlayCurves(versus),
+    showSettingDifferences(versus, names),
+  );
+  return { title: `Compare ${names.join(", ")}`, keys: [{ key: "/", text: "search tasks", run: focusFilter }] };
+}
+
+/**
+ * Tasks and runs as a grid of wins and losses.
+ * @param {string[]} names
+ * @param {Record<string, string>} wanted sort and filter, which are in the address
+ * @param {(offset: number, limit: number) => Promise<Versus>} get
+ */
+function showTaskGrid(names, wanted, get) {
   /** @type {LongTable<GridRow>} */
   const table = new LongTable({
     label: "Tasks by run",
     noun: "task",
     columns: makeGridColumns(names),
-    sort: wanted.sort,
+    sort: wanted.sort ?? "",
     empty: "no task matches",
     fetch: async (offset, limit) => {
       const page = await get(offset, limit);
@@ -65,53 +91,24 @@ export async function showCompare(root, place) {
   });
   const change = (/** @type {Record<string, string>} */ changes) => {
     Object.assign(wanted, changes);
+    noteQuery(changes);
     table.paintHead(wanted.sort ?? "");
     table.box.scrollTop = 0;
     void attempt(() => table.reload());
   };
-  const search = el("input", { type: "search", placeholder: "Search tasks", "aria-label": "Search tasks" });
-  search.addEventListener(
-    "input",
-    afterTyping(() => change({ q: search.value })),
+  const search = el("input", {
+    type: "search",
+    placeholder: "Search tasks",
+    "aria-label": "Search tasks",
+    value: wanted.q ?? "",
+  });
+  const searchSoon = afterTyping(() => change({ q: search.value }));
+  search.addEventListener("input", searchSoon);
+  const differs = checkField("only tasks that differ", wanted.differs === "1", (on) =>
+    change({ differs: on ? "1" : "" }),
   );
-  fill(
-    root,
-    el(
-      "header",
-      { class: "pagehead" },
-      crumbs([
-        [makeHref(["runs"]), "Runs"],
-        ["", "compare"],
-      ]),
-      el("h1", null, `Compare ${names.length} runs`),
-    ),
-    versus.problems.map((problem) => el("p", { class: "warning" }, problem)),
-    card(
-      "Which is better?",
-      {},
-      el(
-        "div",
-        { class: "pairs" },
-        versus.pairs.map((pair) => showPair(pair)),
-      ),
-    ),
-    card("Runs", {}, showComparedRuns(versus)),
-    card(
-      "Tasks",
-      {},
-      el("p", { class: "soft" }, "Click a cell for its transcript; “both” shows two of them side by side."),
-      el(
-        "div",
-        { class: "bar" },
-        search,
-        checkField("only tasks that differ", false, (on) => change({ differs: on ? "1" : "" })),
-      ),
-      table.node,
-    ),
-    overlayCurves(versus),
-    showSettingDifferences(versus, names),
-  );
-  return { title: `Compare ${names.join(", ")}`, keys: [{ key: "/", text: "search tasks", run: focusFilter }] };
+  const hint = el("p", { class: "soft" }, "Click a cell for its transcript; “both” shows two of them side by side.");
+  return card("Tasks", {}, hint, el("div", { class: "bar" }, search, differs), table.node);
 }
 
 /** @param {PairComparison} pair */
@@ -336,49 +333,22 @@ export async function showBeside(root, place) {
     (detail, at) => new Transcript(detail.run, detail.row.id, detail.page, { prefix: `side${at}-` }),
   );
   const first = details[0];
-  const sides = details.map((detail, at) =>
-    el(
-      "section",
-      { class: "side", "aria-label": detail.run },
-      el(
-        "h2",
-        null,
-        link(rolloutHref(detail.run, detail.row.id), detail.run),
-        " ",
-        outcomeBadge(detail.row),
-        el(
-          "span",
-          { class: "soft nums" },
-          ` ${formatScore(detail.row.score)} · ${plural(detail.row.turns, "turn")} · ${formatSeconds(detail.row.seconds)} · ${formatDollars(detail.row.dollars)}`,
-        ),
-      ),
-      detail.score?.feedback.text
-        ? el("div", { class: "card" }, showText(detail.run, detail.row.id, detail.score.feedback))
-        : null,
-      transcripts[at]?.node,
-    ),
-  );
+  const where = crumbs([
+    [makeHref(["runs"]), "Runs"],
+    [compareHref(runs), "compare"],
+    ["", first?.row.task ?? ""],
+  ]);
+  const sides = details.map((detail, at) => showSide(detail, transcripts[at]?.node));
   fill(
     root,
-    el(
-      "header",
-      { class: "pagehead" },
-      crumbs([
-        [makeHref(["runs"]), "Runs"],
-        [compareHref(runs), "compare"],
-        ["", first?.row.task ?? ""],
-      ]),
-      el("h1", null, first?.row.task ?? "Rollouts"),
-    ),
+    el("header", { class: "pagehead" }, where, el("h1", null, first?.row.task ?? "Rollouts")),
     first ? card("Task", {}, showText(first.run, first.row.id, first.prompt)) : null,
     el("div", { class: "sides" }, sides),
   );
   const move = (/** @type {number} */ by) => {
     const turn = Math.max(1, Number(readPlace().query.get("turn") ?? 0) + by);
     for (const transcript of transcripts) void transcript.goTo(turn);
-    const rest = new URLSearchParams(location.hash.split("?")[1] ?? "");
-    rest.set("turn", String(turn));
-    history.replaceState(null, "", `${makeHref(["beside"])}?${rest.toString()}`);
+    noteQuery({ turn });
   };
   return {
     title: first?.row.task ?? "Rollouts",
@@ -389,4 +359,34 @@ export async function showBeside(root, place) {
       { key: "u", text: "back to the comparison", run: () => go(compareHref(runs)) },
     ],
   };
+}
+
+/**
+ * @param {import("./model.js").RolloutDetail} detail
+ * @param {Node | undefined} transcript
+ */
+function showSide(detail, transcript) {
+  const { row } = detail;
+  const numbers = [
+    formatScore(row.score),
+    plural(row.turns, "turn"),
+    formatSeconds(row.seconds),
+    formatDollars(row.dollars),
+  ];
+  return el(
+    "section",
+    { class: "side", "aria-label": detail.run },
+    el(
+      "h2",
+      null,
+      link(rolloutHref(detail.run, row.id), detail.run),
+      " ",
+      outcomeBadge(row),
+      el("span", { class: "soft nums" }, ` ${numbers.join(" · ")}`),
+    ),
+    detail.score?.feedback.text
+      ? el("div", { class: "card" }, showText(detail.run, row.id, detail.score.feedback))
+      : null,
+    transcript,
+  );
 }

@@ -284,66 +284,20 @@ function showTurnFilter(transcript, prompt) {
 /** @param {RolloutDetail} detail */
 function showVerdict(detail) {
   const { score, failure, row } = detail;
-  const tone = outcomeOf(row).tone;
-  const parts = Object.entries(score?.parts ?? {});
+  const advantage = detail.advantage === null ? null : `advantage in its group: ${formatSigned(detail.advantage)}`;
   return card(
     "Verdict",
-    { class: `verdict ${tone}` },
-    failure
-      ? [
-          el("p", { class: "big" }, "no score"),
-          el(
-            "p",
-            null,
-            `The ${failure.boundary} failed, not the agent${failure.retryable ? "; it can be run again" : ""}.`,
-          ),
-          el("pre", { class: "plain reason" }, showControls(failure.message)),
-        ]
-      : null,
-    score
-      ? el(
-          "p",
-          { class: "big" },
-          formatScore(score.value),
-          el(
-            "small",
-            null,
-            score.passed ? " passed" : " not passed",
-            score.soft !== score.value ? `, partial credit ${formatScore(score.soft)}` : "",
-          ),
-        )
-      : null,
-    !score && !failure ? el("p", { class: "big" }, "not judged") : null,
-    detail.advantage !== null
-      ? el("p", { class: "nums" }, `advantage in its group: ${formatSigned(detail.advantage)}`)
-      : null,
-    score?.suspect.length
-      ? el(
-          "div",
-          { class: "suspect" },
-          el("b", null, "The agent may have changed the verdict"),
-          el(
-            "ul",
-            null,
-            score.suspect.map((line) => el("li", null, showControls(line))),
-          ),
-        )
-      : null,
-    score?.feedback.text ? showText(detail.run, row.id, score.feedback) : null,
-    parts.length
-      ? grid(
-          "Parts of the score",
-          ["part", "value"],
-          parts.map(([name, value]) => [name, formatNumber(value, 4)]),
-          ["main", "num"],
-        )
-      : null,
+    { class: `verdict ${outcomeOf(row).tone}` },
+    failure ? showFailure(failure) : null,
+    score ? showScore(detail, score) : null,
+    score || failure ? null : el("p", { class: "big" }, "not judged"),
+    advantage ? el("p", { class: "nums" }, advantage) : null,
     facts([
       ["ended by", row.stop],
       ["turns", formatCount(row.turns)],
       [
         "tool calls",
-        `${formatCount(row.tool_calls)}${row.tool_errors ? `, ${formatCount(row.tool_errors)} with errors` : ""}`,
+        formatCount(row.tool_calls) + (row.tool_errors ? `, ${formatCount(row.tool_errors)} with errors` : ""),
       ],
       ["tokens", `${formatCount(row.prompt_tokens)} in, ${formatCount(row.completion_tokens)} out`],
       ["cost", formatDollars(row.dollars)],
@@ -351,6 +305,41 @@ function showVerdict(detail) {
       ["attempt", row.attempt > 1 ? String(row.attempt) : ""],
     ]),
   );
+}
+
+/** @param {import("./model.js").ShownFailure} failure */
+function showFailure(failure) {
+  const again = failure.retryable ? "; it can be run again" : "";
+  return [
+    el("p", { class: "big" }, "no score"),
+    el("p", null, `The ${failure.boundary} failed, not the agent${again}.`),
+    el("pre", { class: "plain reason", tabindex: 0 }, showControls(failure.message)),
+  ];
+}
+
+/** @param {RolloutDetail} detail @param {import("./model.js").ShownScore} score */
+function showScore(detail, score) {
+  const partial = score.soft === score.value ? "" : `, partial credit ${formatScore(score.soft)}`;
+  const parts = Object.entries(score.parts).map(([name, value]) => [name, formatNumber(value, 4)]);
+  const evidence = score.suspect.map((line) => el("li", null, showControls(line)));
+  return [
+    el(
+      "p",
+      { class: "big" },
+      formatScore(score.value),
+      el("small", null, score.passed ? " passed" : " not passed", partial),
+    ),
+    evidence.length
+      ? el(
+          "div",
+          { class: "suspect" },
+          el("b", null, "The agent may have changed the verdict"),
+          el("ul", null, evidence),
+        )
+      : null,
+    score.feedback.text ? showText(detail.run, detail.row.id, score.feedback) : null,
+    parts.length ? grid("Parts of the score", ["part", "value"], parts, ["main", "num"]) : null,
+  ];
 }
 
 /** @param {RolloutDetail} detail @param {Record<string, string>} kept */

@@ -206,78 +206,76 @@ async function requeue(control) {
 
 /** @param {RunOverview} run */
 function showNow(run) {
-  const { live, card: about } = run;
-  const done = live && live.planned ? live.stored / live.planned : 0;
-  const nodes = live ? [...new Set(live.activity.phases.flatMap((phase) => (phase.node ? [phase.node] : [])))] : [];
-  const activity = live
-    ? [
-        el(
-          "p",
-          { class: "nums" },
-          el("b", null, formatCount(live.stored)),
-          live.planned ? ` of ${formatCount(live.planned)} rollouts` : " rollouts",
-          ` · ${formatCount(live.activity.phases.reduce((sum, phase) => sum + phase.count, 0))} of ${formatCount(live.concurrency)} slots busy`,
-          nodes.length ? ` · ${plural(nodes.length, "node")}` : "",
-        ),
-        live.planned
-          ? el("progress", { max: 1, value: done, "aria-label": "share of the rollouts that are stored" })
-          : null,
-        live.activity.phases.length
-          ? barTable(
-              "Under way",
-              live.activity.phases.map((phase) => ({
-                name: phase.node ? `${phase.phase}, ${phase.node}` : phase.phase,
-                value: phase.count,
-                text: `${phase.count} · ${formatSeconds(phase.oldest)}`,
-                tone: `phase-${phase.phase.replace(/\W/g, "")}`,
-                title: `${phase.who} has been in it for ${formatSeconds(phase.oldest)}`,
-              })),
-            )
-          : el("p", { class: "soft" }, "nothing is under way"),
-      ]
-    : [];
-  const recent = run.recent.length
-    ? grid(
-        "Rollouts that ended last",
-        ["rollout", "result", "score", "turns", "took", "ended"],
-        run.recent
-          .slice(0, 12)
-          .map((row) => [
-            link(rolloutHref(about.id, row.id), `${row.task}#${row.replicate}`),
-            outcomeBadge(row),
-            formatScore(row.score),
-            formatCount(row.turns),
-            formatSeconds(row.seconds),
-            row.began ? formatAge(row.began + row.seconds) : "–",
-          ]),
-        ["main", "", "num", "num", "num", "num"],
-      )
-    : nothing("No rollout has ended.");
-  const events = run.events.length
-    ? el(
-        "ol",
-        { class: "events" },
-        [...run.events]
-          .reverse()
-          .slice(0, 12)
-          .map((event) =>
-            el(
-              "li",
-              null,
-              el("time", { class: "soft nums", title: formatTime(event.time) }, formatAge(event.time)),
-              ` ${event.text}`,
-              event.who ? el("span", { class: "soft" }, ` (${event.who})`) : null,
-            ),
-          ),
-      )
-    : null;
-  return [
-    card(
-      about.state === "running" ? "Now" : "What happened last",
-      { class: "now" },
-      el("div", { class: "nowgrid" }, activity.length || events ? el("div", null, activity, events) : null, recent),
+  const [activity, events] = [showActivity(run), showEvents(run)];
+  const title = run.card.state === "running" ? "Now" : "What happened last";
+  const left = activity || events ? el("div", null, activity, events) : null;
+  return [card(title, { class: "now" }, el("div", { class: "nowgrid" }, left, showRecent(run)))];
+}
+
+/** What is under way, and how far the run is. @param {RunOverview} run */
+function showActivity(run) {
+  const { live } = run;
+  if (!live) return null;
+  const { phases } = live.activity;
+  const nodes = new Set(phases.flatMap((phase) => (phase.node ? [phase.node] : [])));
+  const busy = phases.reduce((sum, phase) => sum + phase.count, 0);
+  const bars = phases.map((phase) => ({
+    name: phase.node ? `${phase.phase}, ${phase.node}` : phase.phase,
+    value: phase.count,
+    text: `${phase.count} · ${formatSeconds(phase.oldest)}`,
+    tone: `phase-${phase.phase.replace(/\W/g, "")}`,
+    title: `${phase.who} has been in it for ${formatSeconds(phase.oldest)}`,
+  }));
+  const label = "share of the rollouts that are stored";
+  return el(
+    "div",
+    null,
+    el(
+      "p",
+      { class: "nums" },
+      el("b", null, formatCount(live.stored)),
+      live.planned ? ` of ${formatCount(live.planned)} rollouts` : " rollouts",
+      ` · ${formatCount(busy)} of ${formatCount(live.concurrency)} slots busy`,
+      nodes.size ? ` · ${plural(nodes.size, "node")}` : "",
     ),
-  ];
+    live.planned ? el("progress", { max: 1, value: live.stored / live.planned, "aria-label": label }) : null,
+    bars.length ? barTable("Under way", bars) : el("p", { class: "soft" }, "nothing is under way"),
+  );
+}
+
+/** The rollouts that ended last. @param {RunOverview} run */
+function showRecent(run) {
+  if (!run.recent.length) return nothing("No rollout has ended.");
+  const rows = run.recent
+    .slice(0, 12)
+    .map((row) => [
+      link(rolloutHref(run.card.id, row.id), `${row.task}#${row.replicate}`),
+      outcomeBadge(row),
+      formatScore(row.score),
+      formatCount(row.turns),
+      formatSeconds(row.seconds),
+      row.began ? formatAge(row.began + row.seconds) : "–",
+    ]);
+  const head = ["rollout", "result", "score", "turns", "took", "ended"];
+  return grid("Rollouts that ended last", head, rows, ["main", "", "num", "num", "num", "num"]);
+}
+
+/** What happened to the run, the newest first. @param {RunOverview} run */
+function showEvents(run) {
+  if (!run.events.length) return null;
+  const lines = [...run.events]
+    .reverse()
+    .slice(0, 12)
+    .map((event) =>
+      el(
+        "li",
+        null,
+        el("time", { class: "soft nums", title: formatTime(event.time) }, formatAge(event.time)),
+        ` ${event.text}`,
+        event.who ? el("span", { class: "soft" }, ` (${event.who})`) : null,
+      ),
+    );
+  return el("ol", { class: "events", tabindex: 0, "aria-label": "What happened to the run" }, lines);
 }
 
 // ---- failures, tools, costs ----
@@ -315,7 +313,7 @@ function showFailures(run) {
     lost.broken
       ? el("p", null, `${plural(lost.broken, "rollout")} broken by the agent itself: their score is 0.`)
       : null,
-    run.reasons.map((reason) => el("pre", { class: "plain reason" }, reason)),
+    run.reasons.map((reason) => el("pre", { class: "plain reason", tabindex: 0 }, reason)),
     Object.keys(run.stops).length
       ? barTable(
           "Why rollouts ended",

@@ -42,6 +42,10 @@ export function go(href) {
  */
 export function noteQuery(changes) {
   const { path, query } = readPlace();
-  const merged = { ...Object.fromEntries(query), ...changes };
-  history.replaceState(null, "", makeHref(path, merged));
+  for (const [name, value] of Object.entries(changes)) {
+    if (value === null || value === undefined || value === "") query.delete(name);
+    else query.set(name, String(value));
+  }
+  const rest = query.toString();
+  history.replaceState(null, "", `${makeHref(path)}${rest ? `?${rest}` : ""}`);
 }

@@ -147,7 +147,6 @@ STARTED_BY_PATH = {
 """Programs and files that are run or shipped by their path."""
 
 NAMES_NOT_YET_USED = {
-    "change_description": "the training of descriptions (issue: Skill packages)",
     "Pool.snapshot": "forks of a slot (issue: Environments)",
     "Pool.metrics": "the trajectory server's /metrics (issue: In weights)",
 }

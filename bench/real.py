@@ -265,7 +265,7 @@ def average(results: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 def render_report(out: Path) -> tuple[str, str]:
     """The table of what was run, and a sentence about it."""
-    rows: list[tuple[object, ...]] = [("environment", "arm", "seeds", "pass@1", "minus initial", "shipped")]
+    rows: list[tuple[object, ...]] = [("environment", "arm", "seeds", "solved", "minus initial", "shipped")]
     done = [cell for cell in list_cells(()) if (out / cell.name / "result.json").exists()]
     for env in ENVS:
         for arm in ARMS:

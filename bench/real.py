@@ -265,7 +265,7 @@ def average(results: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 def render_report(out: Path) -> tuple[str, str]:
     """The table of what was run, and a sentence about it."""
-    rows: list[tuple[object, ...]] = [("environment", "arm", "seeds", "pass@1", "minus initial", "shipped")]
+    rows: list[tuple[object, ...]] = [("environment", "arm", "seeds", "solved", "minus initial", "shipped")]
     done = [cell for cell in list_cells(()) if (out / cell.name / "result.json").exists()]
     for env in ENVS:
         for arm in ARMS:
@@ -302,6 +302,11 @@ def write_page(text: str) -> None:
     PAGE.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
 
 
+def _stop(number: int, frame: object) -> None:
+    """End with an exception, so that what was started ends too."""
+    raise SystemExit("stopped; run it again to go on")
+
+
 def main() -> int:
     summary, _, rest = (__doc__ or "").partition("\n")
     parser = argparse.ArgumentParser(
@@ -316,7 +321,7 @@ def main() -> int:
     parser.add_argument("--cache", type=Path, default=CACHE, help=f"folder for GEPA (default {CACHE})")
     arguments = parser.parse_args()
     out = arguments.out.resolve()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped; run it again to go on"))  # and end what it started
+    signal.signal(signal.SIGTERM, _stop)
     cells = list_cells([prefix for prefix in arguments.cells.split(",") if prefix])
     if not cells:
         parser.error(f"--cells: no cell begins with {arguments.cells}; an example: tickets/1/ledger")

@@ -2,7 +2,7 @@
 
 `EmbeddedServer` runs llama.cpp's HTTP server inside this process, on a free loopback port with a random key.
 `EmbeddedModel` is a chat client of it (`ChatModel`). Tools are handled here, as text: the template of the default model
-drops them silently, and with its own template the other one repeats a call after it got the result.
+drops them silently, and that of the other one makes longer prompts, after which it answers less often.
 
     tools           ──> one line each in the system text
     earlier calls   ──> the text that the model would have written

@@ -72,6 +72,8 @@ TRIGGER = (
     f"BEGIN DELETE FROM {TABLE} WHERE id = old.id; END"
 )
 """A Ludus that does not know the table changes a rollout: then its row is gone, and not wrong."""
+INDEX = f"CREATE INDEX IF NOT EXISTS {{0}}{TABLE}_task ON {TABLE} (task)"
+"""Finds the group of a rollout."""
 INSERT = f"INSERT OR REPLACE INTO {{0}}{TABLE} VALUES ({', '.join('?' * len(COLUMNS))})"
 
 

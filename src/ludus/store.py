@@ -39,7 +39,7 @@ from ludus.encoding import to_json
 from ludus.errors import StoreError
 from ludus.images import FOLDER as IMAGES
 from ludus.images import IMAGE_MARK, extract_images, restore_images
-from ludus.outcome_facts import COLUMNS, CREATE, INSERT, TEXTS, TRIGGER, OutcomeFacts, make_facts
+from ludus.outcome_facts import COLUMNS, CREATE, INDEX, INSERT, TEXTS, TRIGGER, OutcomeFacts, make_facts
 from ludus.sandbox.file_tree import CollectedFiles, KeptSizes, join_files, measure_files, split_files
 from ludus.types import Failure, Rollout
 
@@ -627,6 +627,7 @@ def _connect(path: Path) -> sqlite3.Connection:
             db.executescript(_TABLES)
         _check_format(db, path)
         db.execute(CREATE.format(""))
+        db.execute(INDEX.format(""))
         db.execute(TRIGGER)
         db.commit()
         undo.pop_all()

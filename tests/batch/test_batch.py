@@ -17,7 +17,6 @@ import pytest
 
 from ludus.batch import (
     GROUPS,
-    PAGE,
     SAMPLES,
     SUMMARY,
     Batch,
@@ -239,7 +238,6 @@ async def test_stopping_drains_and_a_resume_does_the_rest(tmp_path: Path):
             ("t1", False),
             ("t2", True),
         ]
-        assert (tmp_path / PAGE).exists()
     with RunDir.open(tmp_path, {}, resume=True) as run:
         await process(asked, Runner(env, store=run))
         assert sorted(row["index"] for row in rows(run, GROUPS)) == list(range(10))
@@ -277,7 +275,6 @@ async def test_finished_work_is_kept_and_written_when_something_stops_the_run(
         else:
             assert len(rows(run, SAMPLES)) == 14
             assert json.loads((tmp_path / SUMMARY).read_text())["overall"]["rollouts"] == 14
-        assert (tmp_path / PAGE).exists()
     with RunDir.open(tmp_path, {}, resume=True) as run:
         await command(batch(env=Toy(many=9)), Runner(Toy(many=9), store=run))
         assert len(run.read_scores()) == 18
@@ -332,8 +329,7 @@ async def test_a_row_has_the_conversation_and_not_the_answer(tmp_path: Path):
     assert rollout["provenance"]["model"] == "scripted"
     assert rollout["provenance"]["tools"] == ["look"]
     assert "skipped" not in rollout["provenance"]
-    for name in (GROUPS, PAGE):
-        assert "HIDDEN-ANSWER" not in (tmp_path / name).read_text()
+    assert "HIDDEN-ANSWER" not in (tmp_path / GROUPS).read_text()
 
 
 async def test_an_evaluation_has_numbers_and_samples(tmp_path: Path):
@@ -352,7 +348,6 @@ async def test_an_evaluation_has_numbers_and_samples(tmp_path: Path):
     ]
     assert {s["score"]["value"] for s in samples} == {0.0, 1.0}
     assert "HIDDEN-ANSWER" not in (tmp_path / SAMPLES).read_text()
-    assert (tmp_path / PAGE).exists()
 
 
 async def test_groups_can_be_read_without_the_batch(tmp_path: Path):

@@ -112,6 +112,11 @@ def test_what_does_not_fit_is_left_out_and_said(tmp_path: Path):
     assert snapshot["/api/runs/large/rollouts"]["total"] == 40
 
 
+def test_the_answer_of_a_task_is_not_in_the_report(tmp_path: Path):
+    run = write_rollouts(tmp_path / "run", [make_rollout(1.0, task=make_task("t", answer="THE-ANSWER"))])
+    assert b"THE-ANSWER" not in write_report(run, tmp_path / "a.html").read_bytes()
+
+
 def test_pictures_are_in_the_file(tmp_path: Path):
     run = write_rollouts(tmp_path / "seen", make_seen())
     (run / "images").mkdir(exist_ok=True)

@@ -52,6 +52,13 @@ def test_modules_have_no_cycle_and_hang_together():
     assert sorted(order) == sorted(MODULES), "a module that no page uses"
 
 
+def test_what_is_exported_is_imported():
+    imported = {name for text in MODULES.values() for names in list_imports(text).values() for name in names}
+    for text in MODULES.values():
+        exported = re.findall(r"^export (?:async )?(?:function|const|let|class) (\w+)", text, re.MULTILINE)
+        assert set(exported) <= imported
+
+
 def test_a_name_is_used_once_over_all_modules():
     names = [name for text in MODULES.values() for name in list_names(text)]
     assert sorted({name for name in names if names.count(name) > 1}) == []

@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from ludus.errors import StoreError
-from ludus.outcome_facts import COLUMNS, CREATE, INSERT, TABLE, OutcomeFacts, make_facts
+from ludus.outcome_facts import COLUMNS, CREATE, INDEX, INSERT, TABLE, OutcomeFacts, make_facts
 from ludus.store import STORE, UNJUDGED, RunDir, decode_rollout
 
 CACHE_BYTES = 1_000_000_000
@@ -237,6 +237,7 @@ def _open_cache(file: Path) -> Generator[sqlite3.Connection]:
         if names != COLUMNS:
             db.execute(f"DROP TABLE {TABLE}")
             db.execute(CREATE.format(""))
+        db.execute(INDEX.format(""))
         yield db
         db.commit()
     except sqlite3.Error as error:

@@ -220,13 +220,15 @@ def _keep_skills(kept: _Snapshot) -> None:
 
 def _keep_rollouts(kept: _Snapshot, ids: Iterable[str]) -> int:
     """Transcripts, until the room is used up. Returns how many."""
-    held = 0
-    for id in ids:
+    held, every = 0, list(ids)
+    for place, id in enumerate(every):
         if kept.is_full():
             break
-        detail = kept.ask("rollouts", id)
+        detail = kept.ask("rollouts", id, place="no")
         if detail is None:
             continue
+        detail |= {"place": place + 1, "of": len(every), "before": int(every[place - 1]) if place else None}
+        detail["after"] = int(every[place + 1]) if place + 1 < len(every) else None
         held += 1
         kept.keep(detail, "rollouts", id)
         turns = list(detail["page"]["turns"])

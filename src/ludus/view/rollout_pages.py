@@ -9,7 +9,7 @@ from ludus.view.model import RolloutCard, RolloutPage, TaskCard, TaskPage
 from ludus.view.paging import DEFAULT, MOST, Order, Parameters, choose_order, read_cursor, write_cursor
 
 SORTS: Mapping[str, str] = {
-    "id": "id",
+    "id": "text:id",
     "task": "text:task",
     "score": "score",
     "turns": "turns",

@@ -42,7 +42,7 @@ from ludus.view.model import (
     WaterfallSpan,
 )
 from ludus.view.paging import Parameters, get_section
-from ludus.view.rollout_pages import find_place, make_card
+from ludus.view.rollout_pages import ListPlace, find_place, make_card
 
 TURNS, MOST_TURNS = 20, 100
 RESULT = 8_000
@@ -355,7 +355,7 @@ def describe_rollout(
     facts: RunFacts, row: OutcomeFacts, rollout: Rollout, run: str, given: Parameters
 ) -> RolloutDetail:
     """Everything but the further turns."""
-    room, place, directory = _Room(), find_place(facts, row, given), facts.directory
+    room, place, directory = _Room(), _find_place(facts, row, given), facts.directory
     files, note = _list_files(directory, rollout)
     phases = list_phases(rollout)
     score, failure = rollout.score, rollout.failure
@@ -399,6 +399,11 @@ def describe_rollout(
         skill=rollout.provenance.skill,
         commands=_list_commands(directory.path, row, rollout),
     )
+
+
+def _find_place(facts: RunFacts, row: OutcomeFacts, given: Parameters) -> ListPlace:
+    """Where a rollout is in its list. `place=no`: nowhere, for those who know it already."""
+    return ListPlace(None, None, 0, 0) if given.get("place") == "no" else find_place(facts, row, given)
 
 
 def _name_group(row: OutcomeFacts) -> tuple[object, ...]:

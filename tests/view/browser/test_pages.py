@@ -244,6 +244,14 @@ def test_hostile_texts_are_inert(look: Look):
 # ---- acting -------------------------------------------------------------------------------------------------------
 
 
+COUNT_SHIFTS = """() => {
+    window.shifted = 0;
+    new PerformanceObserver((list) => {
+        for (const entry of list.getEntries()) if (!entry.hadRecentInput) window.shifted += entry.value;
+    }).observe({ type: "layout-shift" });
+}"""
+
+
 @contextmanager
 def copy_run(folder: Path, name: str, copy: str) -> Iterator[Path]:
     target = folder / "runs" / copy
@@ -260,6 +268,7 @@ def test_a_live_run_moves_is_paused_and_goes_on(browser: Any, tmp_path: Path):
         path = tmp_path / "runs/running"
         page = look.open("/run/running")
         expect(page.locator(".titleline")).to_contain_text("running")
+        page.evaluate(COUNT_SHIFTS)
         page.get_by_role("button", name="Pause").click()
         expect(page.locator(".titleline")).to_contain_text("paused")
         reply = ask_run(path, StatusRequest())
@@ -275,6 +284,7 @@ def test_a_live_run_moves_is_paused_and_goes_on(browser: Any, tmp_path: Path):
         expect(page.locator(".titleline")).to_contain_text("finished")
         expect(page.get_by_label("How good is it?")).to_contain_text("18 scored rollouts")
         assert process.wait(120) == 0
+        assert page.evaluate("window.shifted") < 0.1  # what browsers call good; people lose their place above it
         with RunDir.read(path) as run:
             said = [(event.text, event.who) for event in read_events(run) if event.kind == "control"]
         assert "pause" in said[0][0]

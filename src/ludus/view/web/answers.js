@@ -82,7 +82,7 @@ function answerScore(run) {
 }
 
 /** How the first curve of scores goes, from its first point to its last. @param {RunOverview} run */
-export function findTrend(run) {
+function findTrend(run) {
   if (!TRAINING.has(run.card.kind)) return null;
   const curve = run.curves.find((one) => (one.group === "score" || one.group === "reward") && one.points.length > 1);
   const [first, last] = [curve?.points[0], curve?.points.at(-1)];

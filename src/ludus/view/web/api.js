@@ -26,7 +26,7 @@ let session = null;
  * The path of a resource, below `/api`.
  * @param {readonly (string | number)[]} parts
  */
-export function apiPath(...parts) {
+function apiPath(...parts) {
   return `/api/${parts
     .flat()
     .map((part) => encodeURIComponent(String(part)))

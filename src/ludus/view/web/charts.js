@@ -1,11 +1,11 @@
-// Charts as SVG: lines with bands and marks, bars, histograms, intervals, a waterfall. Each is a figure with a title, a text that
+// Charts as SVG: lines with bands and marks, bars, intervals, a waterfall. Each is a figure with a title, a text that
 // says the same, and its numbers as a table. A chart has its height before its data, so nothing moves when they arrive.
 import { el, fill, grid, svg } from "./dom.js";
 import { formatNumber } from "./format.js";
 
 /** @typedef {{x: number, y: number | null, low?: number | null, high?: number | null, mark?: string, tone?: string, note?: string, href?: string}} ChartPoint */
-/** @typedef {{name: string, points: ChartPoint[], dashed?: boolean, dots?: boolean, line?: boolean, tone?: number}} ChartSeries */
-/** @typedef {{title: string, series: ChartSeries[], xLabel: string, yLabel?: string, height?: number, low?: number, high?: number, showY?: (value: number) => string, showX?: (value: number) => string, summary?: string, rule?: {y: number, text: string} | null}} LineOptions */
+/** @typedef {{name: string, points: ChartPoint[], dots?: boolean, line?: boolean, tone?: number}} ChartSeries */
+/** @typedef {{title: string, series: ChartSeries[], xLabel: string, yLabel?: string, height?: number, low?: number, high?: number, showY?: (value: number) => string, showX?: (value: number) => string, summary?: string}} LineOptions */
 /** @typedef {{left: number, top: number, width: number, height: number, x0: number, x1: number, y0: number, y1: number}} Frame */
 
 const MARGIN = { left: 52, right: 12, top: 10, bottom: 34 };
@@ -16,7 +16,7 @@ const MARGIN = { left: 52, right: 12, top: 10, bottom: 34 };
  * @param {number} high
  * @param {number} count
  */
-export function chooseTicks(low, high, count) {
+function chooseTicks(low, high, count) {
   const span = high - low || 1;
   const rough = span / Math.max(1, count);
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -85,7 +85,6 @@ function makeFrame(options, width) {
   const points = options.series.flatMap((series) => series.points);
   const xs = points.map((point) => point.x);
   const ys = points.flatMap((point) => [point.y, point.low, point.high]).filter((y) => typeof y === "number");
-  if (options.rule) ys.push(options.rule.y);
   let low = options.low ?? minimum(ys, 0);
   let high = options.high ?? maximum(ys, 1);
   if (low === high) [low, high] = [low - 0.5, high + 0.5];
@@ -189,9 +188,7 @@ function drawSeries(frame, series, at) {
       banded.length > 1 && series.line !== false
         ? svg("polygon", { class: `band ${tone}`, points: [...top, ...bottom].join(" ") })
         : null,
-      series.line === false
-        ? null
-        : svg("polyline", { class: `line ${tone} ${series.dashed ? "dashed" : ""}`, points: path }),
+      series.line === false ? null : svg("polyline", { class: `line ${tone}`, points: path }),
     ];
   });
   return [...parts, ...drawMarks(frame, series, tone)];
@@ -247,7 +244,6 @@ export function lineChart(options) {
   const draw = (/** @type {number} */ width, /** @type {HTMLElement} */ readout) => {
     const frame = makeFrame(shown, width);
     const drawing = svg("svg", { width, height: options.height ?? 200, class: "plot" }, drawAxes(frame, options));
-    if (options.rule) drawing.append(...drawRule(frame, options.rule));
     shown.series.forEach((series, at) =>
       drawing.append(...drawSeries(frame, series, at).filter((node) => node !== null)),
     );
@@ -272,15 +268,6 @@ export function lineChart(options) {
     draw,
     [legend, data],
   );
-}
-
-/** @param {Frame} frame @param {{y: number, text: string}} rule */
-function drawRule(frame, rule) {
-  const y = placeY(frame, rule.y);
-  return [
-    svg("line", { class: "rule", x1: frame.left, x2: frame.left + frame.width, y1: y, y2: y }),
-    svg("text", { class: "axis", x: frame.left + frame.width, y: y - 5, "text-anchor": "end" }, rule.text),
-  ];
 }
 
 /** @param {ChartSeries[]} series */
@@ -460,53 +447,6 @@ export function intervalMark(value, range, scaleOf) {
     range ? svg("line", { class: `range ${tone}`, x1: at(range.low), x2: at(range.high), y1: 7, y2: 7 }) : null,
     value === null ? null : svg("line", { class: `value ${tone}`, x1: at(value), x2: at(value), y1: 2, y2: 12 }),
   );
-}
-
-/**
- * A histogram.
- * @param {string} title
- * @param {{low: number, high: number, count: number}[]} bins
- * @param {{xLabel: string, show?: (value: number) => string, height?: number}} options
- */
-export function histogram(title, bins, { xLabel, show = (value) => formatNumber(value, 2), height = 150 }) {
-  const most = Math.max(1, ...bins.map((bin) => bin.count));
-  const draw = (/** @type {number} */ width, /** @type {HTMLElement} */ readout) => {
-    const frame = {
-      left: MARGIN.left,
-      top: MARGIN.top,
-      width: width - MARGIN.left - MARGIN.right,
-      height: height - MARGIN.top - MARGIN.bottom,
-      x0: bins[0]?.low ?? 0,
-      x1: bins.at(-1)?.high ?? 1,
-      y0: 0,
-      y1: most,
-    };
-    const drawing = svg(
-      "svg",
-      { width, height, class: "plot" },
-      drawAxes(frame, { xLabel, showX: show, showY: (value) => (Number.isInteger(value) ? formatNumber(value) : "") }),
-    );
-    for (const bin of bins) {
-      const [left, right] = [placeX(frame, bin.low), placeX(frame, bin.high)];
-      const rect = svg("rect", {
-        class: "column",
-        x: left + 0.5,
-        width: Math.max(1, right - left - 1),
-        y: placeY(frame, bin.count),
-        height: frame.top + frame.height - placeY(frame, bin.count),
-      });
-      rect.addEventListener("pointerenter", () =>
-        fill(readout, `${show(bin.low)} to ${show(bin.high)}: ${formatNumber(bin.count)}`),
-      );
-      drawing.append(rect);
-    }
-    return drawing;
-  };
-  const rows = bins.map((bin) => [show(bin.low), show(bin.high), bin.count]);
-  const total = bins.reduce((sum, bin) => sum + bin.count, 0);
-  return makeFigure(title, `${total} values in ${bins.length} ranges`, height, draw, [
-    makeData(title, ["from", "to", "count"], rows),
-  ]);
 }
 
 /** @typedef {{name: string, start: number, seconds: number, tone: string, text?: string, turn?: number}} Span */

@@ -86,7 +86,7 @@ export function showCurves(curves, { href, height = 190 } = {}) {
  * @param {ChartCurve[]} curves
  * @returns {{low?: number, high?: number}}
  */
-export function chooseLimits(curves) {
+function chooseLimits(curves) {
   const values = curves.flatMap((curve) =>
     curve.points.flatMap((point) => [point.y, point.low ?? point.y, point.high ?? point.y]),
   );

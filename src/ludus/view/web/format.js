@@ -102,11 +102,3 @@ function nameControl(character) {
   if (code === 13) return "";
   return code < 32 ? String.fromCharCode(0x2400 + code) : `⟨U+${code.toString(16).toUpperCase().padStart(4, "0")}⟩`;
 }
-
-/** The beginning of a text, in one line. @param {string} text @param {number} length */
-export function shorten(text, length) {
-  const line = showControls(text.slice(0, length * 2))
-    .replace(/\s+/g, " ")
-    .trim();
-  return line.length > length ? `${line.slice(0, length - 1)}…` : line;
-}

@@ -1,6 +1,5 @@
 // Parts that several pages have: the head of a run, states, outcomes, scores with intervals.
 import { badge, el, link } from "./dom.js";
-import { formatRange, formatScore } from "./format.js";
 import { makeHref } from "./router.js";
 import { toast } from "./toasts.js";
 
@@ -32,19 +31,6 @@ export function stateBadge(card) {
     card.state || "unknown",
     STATE_TONES[card.state] ?? "plain",
     card.message || STATE_HINTS[card.state] || "",
-  );
-}
-
-/**
- * @param {number | null | undefined} value
- * @param {{low: number, high: number} | null | undefined} range
- */
-export function scoreText(value, range) {
-  return el(
-    "span",
-    { class: "score" },
-    el("b", null, formatScore(value)),
-    range ? el("span", { class: "soft" }, ` ${formatRange(range)}`) : null,
   );
 }
 

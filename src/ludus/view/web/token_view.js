@@ -173,7 +173,7 @@ function showToken(text) {
  * @param {number} at
  * @param {string} mode
  */
-export function shadeToken(page, at, mode) {
+function shadeToken(page, at, mode) {
   if (mode === "turn") return `t-turn${((page.turns[at] ?? 1) + 1) % 2}`;
   if (!page.sampled[at]) return "t-given";
   const [engine, trainer] = [page.logprobs[at] ?? null, page.trainer_logprobs[at] ?? null];

@@ -34,8 +34,8 @@ def test_every_section_is_used_by_a_command():
     ("words", "message"),
     [
         (["evaluate", "sums.py", "--serve.steps", "3"], "has no effect on `ludus evaluate`: it is for serve"),
-        (["evaluate", "sums.py", "--budget.rollouts", "3"], "it is for train, headroom"),
-        (["process", "sums.py", "--train.epochs", "3"], "it is for train, headroom"),
+        (["evaluate", "sums.py", "--budget.rollouts", "3"], "it is for train, audit-skill, headroom, review"),
+        (["process", "sums.py", "--train.epochs", "3"], "it is for train, audit-skill, headroom, review"),
         (["train", "sums.py", "--rl.steps", "3"], "it is for headroom, rl"),
         (["headroom", "sums.py", "--tracking.use", "x"], "it is for evaluate, process, batch, train, serve, rl"),
         (["rl", "sums.py", "--model.name", "x"], "--model.name has no effect on `ludus rl`"),

@@ -91,14 +91,14 @@ def test_the_page_of_commands_is_up_to_date(update_docs: Any):
 
 
 def test_the_page_of_commands_has_every_command_with_an_example(update_docs: Any):
-    rows = re.findall(r"^\| \[?`(\w+)`.*`(ludus \w+)[^|]*` \|$", update_docs.make_commands_page(), re.M)
+    rows = re.findall(r"^\| \[?`([\w-]+)`.*`(ludus [\w-]+)[^|]*` \|$", update_docs.make_commands_page(), re.M)
     assert sorted(name for name, _ in rows) == sorted(listing.name for listing in COMMANDS)
     assert all(example == f"ludus {name}" for name, example in rows)
     assert set(update_docs.PAGES) <= {listing.name for listing in COMMANDS}
 
 
 def test_help_lists_every_command():
-    commands = set(re.findall(r"^  ([a-z]+)  ", run_ludus("--help").stdout, re.M))
+    commands = set(re.findall(r"^  ([a-z-]+)  ", run_ludus("--help").stdout, re.M))
     assert commands == {listing.name for listing in COMMANDS}
 
 

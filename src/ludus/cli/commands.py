@@ -67,7 +67,7 @@ COMMANDS = (
     Listing(
         "train",
         "train",
-        "train the skill of an agent: propose changes from rollouts, keep those that score higher",
+        "train the skill of an agent: propose changes from rollouts, keep what scores higher",
         "ludus.reflact.command",
     ),
     Listing(
@@ -85,13 +85,13 @@ COMMANDS = (
     Listing(
         "train",
         "review",
-        "decide about each change of a trained skill, with its evidence; then measure the result",
+        "decide about each change of a trained skill, with its evidence; measure the result",
         "ludus.reflact.review_command",
     ),
     Listing(
         "train",
         "triggers",
-        "measure which skill of a catalogue an agent loads for which request, and train descriptions",
+        "measure which skill an agent loads for which request; train descriptions",
         "ludus.triggers.command",
     ),
     Listing(
@@ -153,7 +153,7 @@ COMMANDS = (
     Listing(
         "check",
         "audit",
-        "attack an environment with agents that solve nothing: which tasks can be passed unsolved",
+        "attack an environment with agents that solve nothing: what passes unsolved",
         "ludus.audit.command",
     ),
     Listing(
@@ -165,7 +165,7 @@ COMMANDS = (
     Listing(
         "check",
         "check",
-        "check training rows before a trainer uses them: a run, or any JSONL in Atropos' format",
+        "check training rows before a trainer uses them: a run, or JSONL of Atropos",
         "ludus.rl.check_command",
     ),
     Listing(
@@ -177,7 +177,7 @@ COMMANDS = (
     Listing(
         "run",
         "fork",
-        "go on from a turn of a stored rollout, with the same files and the model of your choice",
+        "go on from a turn of a stored rollout, with its files and a model of your choice",
         "ludus.batch.fork_command",
     ),
     Listing(

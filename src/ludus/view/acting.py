@@ -16,6 +16,10 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from ludus.config import assemble
+from ludus.config.reading import Layer
+from ludus.config.secrets import list_secrets
+from ludus.config.tree import SECTIONS
 from ludus.control_client import ControlReply, ControlRequest, StatusRequest, ask_run
 from ludus.errors import ConfigError, StoreError
 from ludus.reflact.review import ReviewAction, ReviewDecision, open_review
@@ -93,9 +97,9 @@ def review_skill(path: Path, body: bytes) -> ActionReply:
     except ValueError as error:  # msgspec's errors are ValueErrors
         raise ConfigError(f"the body: {error}") from None
     with RunDir.read(path) as directory:
-        settings = read_train_settings(directory)
+        settings, secrets = read_train_settings(directory), read_run_secrets(directory)
     who = given.by.strip()[:200] or VIA
-    with open_review(path, settings, version=given.version) as review:
+    with open_review(path, settings, secrets, given.version) as review:
         for each in given.decisions:
             review.decide(
                 ReviewDecision(change=each.line, action=each.decision, reason=each.reason, text=each.text, who=who)
@@ -104,6 +108,12 @@ def review_skill(path: Path, body: bytes) -> ActionReply:
             return ActionReply(True, f"{len(given.decisions)} decisions are kept")
         made = review.finish(who)
     return ActionReply(True, f"review {made.number}: the new version {made.skill.hash} is in reviewed/SKILL.md")
+
+
+def read_run_secrets(directory: RunDir) -> tuple[str, ...]:
+    """The values of the variables that a run names as secrets, so that a person's words are masked as its own are."""
+    sections = {name: value for name, value in directory.config.items() if name in SECTIONS}
+    return list_secrets(assemble([Layer("the run's settings", sections)]))
 
 
 # ---- starting -----------------------------------------------------------------------------------------------------

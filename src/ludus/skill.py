@@ -18,7 +18,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 from msgspec import Struct
@@ -365,7 +365,7 @@ def _read_front(text: str) -> FrontMatter:
     if len(text) > _FRONT_CHARS:
         raise ConfigError(f"skill: the front matter has {len(text):,} characters; it has at most {_FRONT_CHARS:,}")
     try:
-        scan: Callable[[str], Iterable[object]] = yaml.scan  # pyright: ignore[reportUnknownMemberType]
+        scan = cast("Callable[[str], Iterable[object]]", yaml.scan)  # pyright: ignore[reportUnknownMemberType]
         if any(isinstance(token, yaml.AliasToken | yaml.AnchorToken) for token in scan(text)):
             raise ValueError("it has anchors or aliases (& and *), which can stand for a text without end")
         front = msgspec.convert(yaml.safe_load(text), FrontMatter)

@@ -93,8 +93,8 @@ class TriggerWork(RunWork):
             raise ConfigError(f"env.name: ludus triggers runs its own environment, not {env.name}")
         if config.agent.skill:
             raise ConfigError("agent.skill: the catalogue is in its place: leave it out")
-        self.env: TriggerEnv = env
-        self.config, self.settings = config, config.triggers
+        self.env, self.config, self.settings = env, config, config.triggers
+        self.packages = list_packages([Path(path).expanduser() for path in env.skills])
         self.catalogue, self.queries = env.read_catalogue(), env.read_queries()
         self.quiet = arguments.quiet or arguments.json
         self.outcome: TriggerOutcome | None = None
@@ -140,7 +140,7 @@ class TriggerWork(RunWork):
 
     def _write_trained(self, run: Run, trained: Catalogue) -> None:
         """Write the packages with new descriptions, to look at and to copy. The user's own folders stay as they are."""
-        for folder in list_packages([Path(path).expanduser() for path in self.env.skills]):
+        for folder in self.packages:
             skill, card = read_skill(folder), read_card(folder)
             new = trained.get(card.name).description
             if new != card.description:

@@ -96,6 +96,7 @@ export interface ComparedRun {
   mean_without_suspects: number | null;
   usage: Usage;
   median_seconds: number | null;
+  skill_loads: SkillLoads;
 }
 
 export interface CostPerPoint {
@@ -226,6 +227,13 @@ export interface Interval {
   high: number;
 }
 
+export interface KindDifference {
+  kind: string;
+  tasks: number;
+  difference: number;
+  interval: Interval | null;
+}
+
 export interface LeftFile {
   path: string;
   size: number;
@@ -261,6 +269,7 @@ export interface PairComparison {
   tied: number;
   won_tasks: TaskDifference[];
   lost_tasks: TaskDifference[];
+  kinds: KindDifference[];
   difference_without_suspects: number | null;
   verdict: string;
   changed: number;
@@ -580,6 +589,16 @@ export interface SkillDiff {
   rows: DiffRow[];
   added: number;
   removed: number;
+}
+
+export interface SkillLoads {
+  rollouts: number;
+  loaded: number;
+  unknown: number;
+  mean_loaded: number | null;
+  mean_other: number | null;
+  files: Record<string, number>;
+  scripts: Record<string, number>;
 }
 
 export interface SkillText {

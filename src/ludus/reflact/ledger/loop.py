@@ -422,10 +422,10 @@ def list_candidates(run: TrainingRun, state: RunState) -> list[MeasuredSkill]:
     bar = run.settings.ledger.tuning.drop_passage
     passages = [line for line in ledger.alive if line.passage and ledger.assessed[line.id].pays >= bar]
     proposed = [line for line in working if not line.passage]
-    sets = {
+    sets = {  # of two that measure the same, the first one is shipped
+        "likely_lines": [*passages, *(line for line in proposed if _is_likely(line, ledger, 0.6))],
         "working_text": working,
         "sure_lines": [*passages, *(line for line in proposed if _is_likely(line, ledger, 0.8))],
-        "likely_lines": [*passages, *(line for line in proposed if _is_likely(line, ledger, 0.6))],
     }
     return [MeasuredSkill(ledger.compose(base, lines)[0], name, state.step) for name, lines in sets.items()]
 

@@ -145,7 +145,10 @@ def test_failures_without_a_reading_are_recorded_and_nothing_is_learned(world: S
     assert all(step.events for step in get_steps(records))
     assert records[-1].state.ledger == replace(
         LineLedger(),
-        **{name: getattr(records[-1].state.ledger, name) for name in ("taken", "seen", "beliefs", "hazards", "digest")},
+        **{
+            name: getattr(records[-1].state.ledger, name)
+            for name in ("taken", "seen", "beliefs", "whole", "whole_passed", "digest")
+        },
     )
 
 

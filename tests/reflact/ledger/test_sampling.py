@@ -7,7 +7,7 @@ from tests.ledger_kit import make_ledger, make_line, make_situation
 
 from ludus.reflact.ledger.assessment import assess_lines
 from ludus.reflact.ledger.line_records import Gaussian
-from ludus.reflact.ledger.sampling import group_rivals, sample_lines, sample_tasks
+from ludus.reflact.ledger.sampling import group_rivals, sample_lines, sample_passages, sample_tasks
 from ludus.reflact.ledger.settings import LedgerTuning
 
 TUNING = LedgerTuning()
@@ -26,6 +26,21 @@ def test_lines_are_left_out_now_and_then_and_of_a_situation_at_most_one_is_drawn
     assert sum("L1" in sample for sample in samples) > 5 * sum("L2" in sample for sample in samples)
     again = Random(0)
     assert samples[:9] == [tuple(line.id for line in sample_lines(groups, TUNING, again)) for _ in range(9)]
+
+
+def test_passages_of_a_good_skill_are_seldom_tried_out_and_those_of_a_bad_one_often():
+    lines = [make_line("P1", "p1", passage=True), make_line("P2", "p2", passage=True), make_line("L1", weight=3.0)]
+    ledger = make_ledger(lines, [make_situation("s", CALLED, tries=8, named=8)])
+    ledger = replace(ledger, working=("P1", "L1"), assessed=assess_lines(ledger, TUNING))
+    random = Random(0)
+    shares = [
+        sum(sample_passages(replace(ledger, whole=98, whole_passed=passed), random) == {"P1"} for _ in range(400)) / 400
+        for passed in (89.0, 9.0)
+    ]
+    assert 0.74 < shares[0] < 0.88 and shares[1] < 0.05
+    texts = [{line.id for line in sample_lines(group_rivals(ledger), TUNING, random, {"P1"})} for _ in range(99)]
+    assert all("P1" in text and "P2" not in text for text in texts)
+    assert any("L1" not in text for text in texts)
 
 
 def test_a_line_that_surely_harms_is_not_drawn_and_a_retired_one_never():

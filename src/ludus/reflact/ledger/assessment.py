@@ -5,7 +5,6 @@ comes back without a line, times the share of tasks that call for it. Its side e
 analysts suspect are added and taken off. A line enters the working text above one bar and leaves it below a lower one.
 """
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 
 from msgspec.structs import replace
@@ -16,7 +15,6 @@ from ludus.reflact.ledger.beliefs import (
     compute_side_effect,
     compute_slopes,
 )
-from ludus.reflact.ledger.hazards import compute_damage
 from ludus.reflact.ledger.line_records import (
     Assessment,
     Line,
@@ -57,10 +55,6 @@ def _assess(
     for kind, odds in line.harm.items():  # the prior of other kinds is below the threshold
         if kind in slopes and odds > _HARM_FROM:
             harm += slopes[kind].share * tuning.harm_cost * (compute_sigmoid(odds) - 0.3) / 0.7
-    if ledger.accused < tuning.least_accused * ledger.failures:
-        damage = compute_damage(ledger.hazards, line.id, {kind: each.share for kind, each in slopes.items()})
-        harm = max(harm, tuning.damage_cost * damage.mean)
-        side = side._replace(deviation=math.hypot(side.deviation, tuning.damage_cost * math.sqrt(damage.variance)))
     net = gain + side.mean - harm
     pays = compute_normal_cdf((net - tuning.price) / side.deviation) if side.deviation else float(net > tuning.price)
     return Assessment(gain, net, side.deviation, pays)

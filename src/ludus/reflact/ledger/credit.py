@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from ludus.reflact.ledger.beliefs import update_beliefs
-from ludus.reflact.ledger.hazards import update_hazards
 from ludus.reflact.ledger.line_records import Line, LineLedger, Reading, Situation
 from ludus.reflact.ledger.settings import LedgerTuning
 from ludus.reflact.ledger.situations import find_label
@@ -25,12 +24,15 @@ def add_readings(ledger: LineLedger, readings: Sequence[Reading], tuning: Ledger
     """The ledger with the readings of a step. A rollout without a score changes nothing."""
     lines = {line.id: line for line in ledger.lines}
     situations = {situation.label: situation for situation in ledger.situations}
-    seen, beliefs, hazards = dict(ledger.seen), dict(ledger.beliefs), dict(ledger.hazards)
-    failures, accused = ledger.failures, ledger.accused
+    seen, beliefs = dict(ledger.seen), dict(ledger.beliefs)
+    passages = {line.id for line in ledger.get_lines(ledger.working) if line.passage}
+    whole, whole_passed = ledger.whole, ledger.whole_passed
     for reading in readings:
         if reading.passed is None:
             continue
         seen.setdefault(reading.task, reading.kind)
+        if passages.issubset(reading.lines):
+            whole, whole_passed = whole + 1, whole_passed + reading.outcome
         present = [lines[id] for id in reading.lines if id in lines]
         if reading.read:
             named = tuple(
@@ -41,11 +43,6 @@ def add_readings(ledger: LineLedger, readings: Sequence[Reading], tuning: Ledger
             for line in present:
                 lines[line.id] = _credit_line(line, reading, named, situations, tuning)
             _count_controls(reading, named, present, situations)
-            if present and not reading.passed:
-                failures, accused = failures + 1, accused + bool(reading.suspects)
-        covered = {line.situation for line in present}
-        missing = [s.label for s in situations.values() if reading.task in s.called and s.label not in covered]
-        update_hazards(hazards, reading, [line.id for line in present], missing)
         called = [line.id for line in present if _is_called(situations, line.situation, reading.task)]
         update_beliefs(beliefs, reading.task, reading.kind, [line.id for line in present], called, reading.outcome)
     return replace(
@@ -53,10 +50,9 @@ def add_readings(ledger: LineLedger, readings: Sequence[Reading], tuning: Ledger
         lines=tuple(lines.values()),
         situations=tuple(situations.values()),
         seen=seen,
-        failures=failures,
-        accused=accused,
-        hazards=hazards,
         beliefs=beliefs,
+        whole=whole,
+        whole_passed=whole_passed,
     )
 
 

@@ -103,13 +103,6 @@ class Gaussian(Struct, frozen=True, array_like=True):
     variance: float
 
 
-class Hazard(Struct, frozen=True, array_like=True):
-    """How often something spoils rollouts: what was blamed on it, and the rollouts in which it could have."""
-
-    blamed: float
-    exposed: float
-
-
 class Assessment(Struct, frozen=True, array_like=True):
     """What a line is worth, in accuracy."""
 
@@ -141,14 +134,12 @@ class LineLedger(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How many tasks were taken from the shuffled epochs so far."""
     merged: Mapping[str, str] = field(default_factory=dict[str, str])
     """Labels that turned out to mean a known situation, with its label."""
-    failures: int = 0
-    """Failed rollouts that an analyst has read and that had lines in their text."""
-    accused: int = 0
-    """In how many of them it suspected a line."""
+    whole: int = 0
+    """Rollouts whose text had all passages of the working text."""
+    whole_passed: float = 0.0
+    """The sum of their outcomes, each from 0 to 1."""
     notes: tuple[str, ...] = ()
     """The notes of the appendix, if the run writes any. They are in every text."""
-    hazards: Mapping[str, Hazard] = field(default_factory=dict[str, Hazard])
-    """Who is to blame for failures that nobody explained, by name (`ludus.reflact.ledger.hazards`)."""
     beliefs: Mapping[str, Gaussian] = field(default_factory=dict[str, Gaussian])
     """Beliefs about effects on the outcome, by name (`ludus.reflact.ledger.beliefs`)."""
 

@@ -40,7 +40,7 @@ from ludus.reflact.ledger.line_records import (
     make_passage_lines,
 )
 from ludus.reflact.ledger.rollout_plan import RolloutPlan, plan_rollouts
-from ludus.reflact.ledger.sampling import drop_own_lines, group_rivals, sample_lines, sample_tasks
+from ludus.reflact.ledger.sampling import drop_own_lines, group_rivals, sample_lines, sample_passages, sample_tasks
 from ludus.reflact.measure import Trial, choose_success_at, is_success, read_graded_score, tally_scores
 from ludus.reflact.proposers import Proposer, View, check_result
 from ludus.reflact.records import (
@@ -225,7 +225,8 @@ def sample_step(run: TrainingRun, ledger: LineLedger, base: Skill, number: int) 
     chosen, samples = (*targeted, *others), list[SampledTrial]()
     for start in range(0, len(chosen), settings.ledger.block_size):
         block = chosen[start : start + settings.ledger.block_size]
-        lines = drop_own_lines(sample_lines(groups, settings.ledger.tuning, random), block)
+        passages = sample_passages(ledger, random)
+        lines = drop_own_lines(sample_lines(groups, settings.ledger.tuning, random, passages), block)
         skill, present = ledger.compose(base, lines)
         samples += [SampledTrial(tasks[id], skill, present) for id in block]
     return samples, taken
@@ -413,20 +414,22 @@ def _name_status(change: LineChange) -> str:
 
 
 def list_candidates(run: TrainingRun, state: RunState) -> list[MeasuredSkill]:
-    """The skills that could be shipped: the working text, and the same with only those lines that are more certain."""
+    """The skills that could be shipped: the working text, and the same with only those lines that are more certain and
+    with the passages of the initial skill that are not known to cost anything."""
     ledger = state.ledger or LineLedger()
     base = _add_ledger_notes(state.initial.skill, ledger)
     working = ledger.get_lines(ledger.working)
-    sets = {
+    bar = run.settings.ledger.tuning.drop_passage
+    passages = [line for line in ledger.alive if line.passage and ledger.assessed[line.id].pays >= bar]
+    proposed = [line for line in working if not line.passage]
+    sets = {  # of two that measure the same, the first one is shipped
+        "likely_lines": [*passages, *(line for line in proposed if _is_likely(line, ledger, 0.6))],
         "working_text": working,
-        "sure_lines": [line for line in working if _is_likely(line, ledger, 0.8)],
-        "likely_lines": [line for line in working if _is_likely(line, ledger, 0.6)],
+        "sure_lines": [*passages, *(line for line in proposed if _is_likely(line, ledger, 0.8))],
     }
     return [MeasuredSkill(ledger.compose(base, lines)[0], name, state.step) for name, lines in sets.items()]
 
 
 def _is_likely(line: Line, ledger: LineLedger, bar: float) -> bool:
     pays = ledger.assessed[line.id].pays
-    if line.passage:
-        return True
     return pays > bar if line.by_outcome else line.works > bar and (pays > 0.5 or bar < 0.8)

@@ -40,10 +40,15 @@ def drop_own_lines(lines: Sequence[Line], tasks: Collection[str]) -> tuple[Line,
     return tuple(line for line in lines if not (line.by_outcome and set(line.edit.evidence) & set(tasks)))
 
 
-def sample_lines(groups: Sequence[Sequence[Rival]], tuning: LedgerTuning, random: Random) -> tuple[Line, ...]:
-    """The lines of one text, in the order of birth."""
+def sample_lines(
+    groups: Sequence[Sequence[Rival]], tuning: LedgerTuning, random: Random, kept: Collection[str] | None = None
+) -> tuple[Line, ...]:
+    """The lines of one text, in the order of birth. `kept`: the passages of the text, if none is to be tried out."""
     chosen: list[Rival] = []
     for rivals in groups:
+        if kept is not None and rivals[0].line.passage:
+            chosen += [rival for rival in rivals if rival.line.id in kept]
+            continue
         if random.random() < tuning.leave_out:
             continue
         best, most = None, tuning.price
@@ -54,6 +59,18 @@ def sample_lines(groups: Sequence[Sequence[Rival]], tuning: LedgerTuning, random
         if best is not None:
             chosen.append(best)
     return tuple(rival.line for rival in sorted(chosen, key=lambda rival: rival.place))
+
+
+def sample_passages(ledger: LineLedger, random: Random) -> frozenset[str] | None:
+    """The passages of one text: those of the working text, or None if they are tried out, one by one.
+
+    The more often texts with all of them pass, the less often they are tried out: a skill that is good has little to
+    gain, and what is missing in it shows only in rollouts with the whole of it.
+    """
+    rate = (1.0 + ledger.whole_passed) / (2.0 + ledger.whole)
+    if random.random() >= rate * rate:
+        return None
+    return frozenset(line.id for line in ledger.get_lines(ledger.working) if line.passage)
 
 
 def sample_tasks(

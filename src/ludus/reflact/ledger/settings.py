@@ -35,10 +35,9 @@ class LedgerTuning(Settings, frozen=True, kw_only=True, omit_defaults=True):
     passage_gain: float = 0.005
     """The gain in accuracy that a passage of the initial skill is taken to have before any evidence: someone wrote it
     for a reason."""
-    damage_cost: float = 0.6
-    """The accuracy that a line costs that spoils every rollout by its hazards."""
-    least_accused: Probability = 0.05
-    """If analysts suspect lines in a smaller share of the failures, outcomes stand in for suspects."""
+    drop_passage: Probability = 0.1
+    """The probability of a net gain below which a passage of the initial skill is left out of the careful candidates
+    for shipping. The working text is bolder (`stay_net`)."""
     harm_cost: float = 0.25
     """The accuracy that a line costs on a kind of task that it surely hurts."""
     price: float = 0.002
@@ -58,7 +57,7 @@ class LedgerTuning(Settings, frozen=True, kw_only=True, omit_defaults=True):
     retire_net: Probability = 0.03
     """The probability of a net gain below which a line is retired."""
 
-    added_later: ClassVar[tuple[str, ...]] = ("passage_gain", "damage_cost", "least_accused")
+    added_later: ClassVar[tuple[str, ...]] = ("passage_gain", "drop_passage")
 
 
 class LedgerSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):

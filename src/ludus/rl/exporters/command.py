@@ -326,6 +326,8 @@ def _read_groups(directory: RunDir, splits: Collection[SplitName]) -> Iterator[_
         return
     if find_kind(directory) == "headroom":
         raise ConfigError(f"{directory.path} is a headroom run: rollouts with hints are no training data")
+    if find_kind(directory) == "audit-skill":
+        raise ConfigError(f"{directory.path} is an audit-skill run: rollouts without passages are no training data")
     if splits:
         raise ConfigError(f"--splits is for training runs; {directory.path} is not one: leave it out")
     if find_kind(directory) == "gateway":

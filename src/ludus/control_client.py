@@ -64,7 +64,13 @@ class RequeueRequest(_Request, frozen=True, tag="requeue"):
     ids: Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=1000)], ...], Meta(min_length=1, max_length=1000)]
 
 
-ControlRequest = StatusRequest | PauseRequest | ResumeRequest | StopRequest | SetRequest | RequeueRequest
+class NoteRequest(_Request, frozen=True, tag="note"):
+    """Record what a person did beside the run, such as writing tags."""
+
+    text: Annotated[str, Meta(min_length=1, max_length=1000)]
+
+
+ControlRequest = StatusRequest | NoteRequest | PauseRequest | ResumeRequest | StopRequest | SetRequest | RequeueRequest
 
 
 class RunStatus(Struct, frozen=True, kw_only=True):

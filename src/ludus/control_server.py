@@ -25,6 +25,7 @@ from ludus.control_client import (
     SOCKET,
     ControlReply,
     ControlRequest,
+    NoteRequest,
     PauseRequest,
     RequeueRequest,
     ResumeRequest,
@@ -141,7 +142,8 @@ class _ControlServer:
     def _act(self, request: ControlRequest, who: str) -> ControlReply:
         if not isinstance(request, StatusRequest):
             text = self._change(request)
-            self._tell(f"{text} ({request.via or 'ludus ctl'}, {who})")
+            if not isinstance(request, NoteRequest):
+                self._tell(f"{text} ({request.via or 'ludus ctl'}, {who})")
             by = f"{request.via}, {who}" if request.via else who
             append_event(self._directory, "control", text, who=by, facts=request)
         else:
@@ -156,6 +158,8 @@ class _ControlServer:
                 raise StoreError("the run is stopping: there is nothing to pause")
             control.pause()
             return "paused: what runs is finished, nothing new starts"
+        if isinstance(request, NoteRequest):
+            return request.text
         if isinstance(request, ResumeRequest):
             control.resume()
             return "resumed"

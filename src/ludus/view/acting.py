@@ -5,11 +5,13 @@ and recorded there. A command is started as a process of its own, in its own pro
 it does not end with the server.
 """
 
+import getpass
 import os
 import subprocess
 import sys
 import tempfile
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,9 +22,11 @@ from ludus.config import assemble
 from ludus.config.reading import Layer
 from ludus.config.secrets import list_secrets
 from ludus.config.tree import SECTIONS
-from ludus.control_client import ControlReply, ControlRequest, StatusRequest, ask_run
+from ludus.control_client import ControlReply, ControlRequest, NoteRequest, StatusRequest, ask_run
 from ludus.errors import ConfigError, StoreError
 from ludus.reflact.review import ReviewAction, ReviewDecision, open_review
+from ludus.run_events import append_event
+from ludus.run_info import read_info, read_state
 from ludus.store import RunDir
 from ludus.view.model import ActionReply, CommandPreview, LogTail, StartedCommand
 from ludus.view.run_folder import NOTES, RunFolder, RunNotes
@@ -69,7 +73,22 @@ def write_notes(path: Path, body: bytes) -> RunNotes:
         Path(name).replace(path / NOTES)
     except OSError as error:
         raise StoreError(f"{path / NOTES} cannot be written: {error.strerror or error}") from None
+    with suppress(StoreError):  # of a run on another machine or a damaged one, `view.json` itself is the record
+        _note_event(path, f"tags: {', '.join(tags) or 'none'}; {'a note' if given.note else 'no note'}")
     return notes
+
+
+def _note_event(path: Path, text: str) -> None:
+    """Record what a person did: a run that runs writes it itself, because it has the lock."""
+    text = text[:1000]
+    info = read_info(path)
+    if info is not None and read_state(info) == "running":
+        ask_run(path, NoteRequest(text=text, via=VIA))
+        return
+    with RunDir.read(path) as directory:
+        recorded, secrets = directory.config, read_run_secrets(directory)
+    with RunDir.open(path, recorded, resume=True, secrets=secrets) as directory:
+        append_event(directory, "control", text, who=f"{VIA}, {getpass.getuser()}")
 
 
 # ---- review -------------------------------------------------------------------------------------------------------
@@ -112,7 +131,7 @@ def review_skill(path: Path, body: bytes) -> ActionReply:
 
 def read_run_secrets(directory: RunDir) -> tuple[str, ...]:
     """The values of the variables that a run names as secrets, so that a person's words are masked as its own are."""
-    sections = {name: value for name, value in directory.config.items() if name in SECTIONS}
+    sections = {name: value for name, value in directory.config.items() if name in SECTIONS and name != "env"}
     return list_secrets(assemble([Layer("the run's settings", sections)]))
 
 

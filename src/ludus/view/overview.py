@@ -66,7 +66,7 @@ def describe_run(facts: RunFacts, card: RunCard) -> RunOverview:
         events=read_last_events(path),
         recent=tuple(map(make_card, facts.list_rows("ORDER BY id DESC LIMIT 20"))),
         has_skill=card.kind == "train",
-        has_weights=card.kind == "rl",
+        has_weights=card.kind in ("rl", "serve"),
         indexing=facts.missing,
         stored=card.rollouts,
         **found,

@@ -474,7 +474,11 @@ class TrajectoryServer:
         state = self._run.state
         why = self._run.explain_wait(self._clock())
         facts = {"current_step": state.step, "queue_size": state.queue_size, "waiting_for": why}
-        return _json({**facts, "losses": state.losses})
+        envs = [
+            {"env_id": id, "name": env.name, "group_size": env.group_size, "connected": env.connected}
+            for id, env in enumerate(state.envs)
+        ]
+        return _json({**facts, "losses": state.losses, "envs": envs})
 
     def _show_latest(self, request: Request) -> Reply:
         return 200, JSON, self._latest or _NO_EXAMPLE, b""

@@ -25,8 +25,8 @@ def test_intervals_are_wilsons_and_newcombes():
     ("runs", "missed"),
     [
         ([make_run(0, 50), make_run(0, 30)], []),
-        ([make_run(0, 50), make_run(30, 32)], ["lowest end of a gain's interval"]),
-        ([make_run(0, 0)], ["lowest end of a gain's interval"]),
+        ([make_run(0, 50), make_run(30, 32)], ["lowest end of a difference's interval"]),
+        ([make_run(0, 0)], ["lowest end of a difference's interval"]),
         ([make_run(0, 50), make_run(0, 50, 301.0)], ["slowest seed"]),
     ],
 )

@@ -257,11 +257,10 @@ async def main():
     async with open_pool("bwrap", PoolSettings(max_slots=2)) as pool:
         async with pool.lease(SandboxSpec(disk_mb=8)) as box:
             await box.exec("echo kept > f")
-            with filler.open("wb") as file:
+            with filler.open("wb", 0) as file:  # without a buffer, which could not be written when it is closed
                 try:
                     while True:
                         file.write(b"x" * 65536)
-                        file.flush()
                 except OSError as error:
                     assert error.errno == errno.ENOSPC
             try:

@@ -152,7 +152,7 @@ def write_outputs(parts: FileParts) -> None:
 
 def write_summary(run: RunDir, summary: RunSummary, counts: GroupCounts) -> None:
     """Write `summary.json`: the numbers of a run, and what became of its groups."""
-    told = {**msgspec.structs.asdict(summary), "groups": counts}
+    told = {**msgspec.to_builtins(summary), "groups": counts}
     run.write(SUMMARY, msgspec.json.format(to_json(told), indent=2) + b"\n")
 
 

@@ -72,6 +72,8 @@ class Proposer:
     needs_optimizer: ClassVar[bool] = False
     """Whether it asks the optimizer's model (`View.require_optimizer`)."""
 
+    own_prompts: ClassVar[tuple[str, ...]] = ()
+    """The prompts that only it uses. They are part of the identity of its runs."""
     names_causes: ClassVar[bool] = False
     """Whether the recipe `ledger` asks analysts for the causes of failures instead of this proposer. With any other
     proposer, outcomes alone speak for and against its items."""

@@ -178,7 +178,8 @@ def train(bench: Bench, cell: Cell, folder: Path, initial: Path) -> str:
     if recipe == "reflact":
         command += ["--train.batch_size", str(BATCH), "--train.slow.enabled", "false", "--train.memory", "false"]
     else:
-        command += ["--train.ledger.batch_size", str(BATCH), "--train.sampling.temperature", "0.5"]
+        command += ["--train.ledger.batch_size", str(BATCH), "--train.edit_budget", "6"]
+        command += ["--train.sampling.temperature", "0.5", "--train.ledger.tuning.slip", "0.3"]
     if cell.arm in PROPOSERS:
         command += ["--train.proposer", PROPOSERS[cell.arm]]
     bench.run([*LUDUS, "train", "--resume", "--out", str(out)] if (out / "config.json").exists() else command)

@@ -6,9 +6,10 @@ copies the example of the form. It can say what a few tasks of one sort have in 
     failed tasks ──> sorts (`Task.kind`) ──> of each, a few tasks with what would have been right ──> a rule
 
 A task whose reference is a text is shown with the reference alone, without the wrong answer: small models mix the two
-up. Any other task is shown with the agent's answer and the verifier's feedback. Most rules of a small model are wrong,
-and it does not say which rollouts they are about. So this is for a recipe that tells good rules from bad ones by
-outcomes: `ledger`.
+up. Any other task is shown with the agent's answer and the verifier's feedback.
+
+Most rules of a small model are wrong. The recipe `ledger` finds out which ones help: rules about one sort compete, at
+most one of them is in a text, and a failure of the sort speaks against the rule that was there.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -16,12 +17,12 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from ludus.reflact.items import credit_item
+from ludus.reflact.items import Item, credit_item
 from ludus.reflact.journal import open_task_group
 from ludus.reflact.measure import is_success
 from ludus.reflact.prompt_templates import PLAIN_PROMPT
 from ludus.reflact.proposers import Proposer, View
-from ludus.reflact.records import Reflection, UnusableReply
+from ludus.reflact.records import Pattern, Reflection, UnusableReply
 from ludus.reflact.transcript import shorten
 from ludus.skill import Edit, remove_markers
 from ludus.types import Rollout
@@ -44,17 +45,20 @@ class PlainAnalyst(Proposer):
     name: ClassVar[str] = "plain"
     needs_optimizer: ClassVar[bool] = True
     own_prompts: ClassVar[tuple[str, ...]] = (PLAIN_PROMPT,)
+    patterns_are_causes: ClassVar[bool] = True
 
     async def reflect(self, view: View, batch: int, rollouts: AsyncIterator[Rollout]) -> tuple[Reflection, ...]:
         bar = view.settings.success_at
         failed = [rollout async for rollout in rollouts if rollout.score is not None and not is_success(rollout, bar)]
-        sorts = divide_by_sort(failed)[: max(1, view.settings.edit_budget)]
+        sorts = divide_by_sort(failed)
+        most = max(1, view.settings.edit_budget)
         async with open_task_group() as group:
             asked = [
                 group.create_task(_ask_for_rule(view, sort, f"{view.epoch}/{view.step}/{batch}/{number}"))
-                for number, sort in enumerate(sorts)
+                for number, sort in enumerate(sorts[:most])
             ]
-        return tuple(task.result() for task in asked)
+        others = (_make_reflection(sort) for sort in sorts[most:])
+        return (*(task.result() for task in asked), *others)
 
 
 def divide_by_sort(failed: Sequence[Rollout]) -> list[list[Rollout]]:
@@ -66,7 +70,6 @@ def divide_by_sort(failed: Sequence[Rollout]) -> list[list[Rollout]]:
 
 
 async def _ask_for_rule(view: View, sort: Sequence[Rollout], place: str) -> Reflection:
-    tasks = tuple(rollout.task.id for rollout in sort)
     shown = sort[:SHOWN]
     reply = await view.require_optimizer().ask(
         PLAIN_PROMPT,
@@ -78,9 +81,15 @@ async def _ask_for_rule(view: View, sort: Sequence[Rollout], place: str) -> Refl
         check=lambda reply: "" if reply.rule.strip() else "the rule is empty",
     )
     if isinstance(reply, UnusableReply):
-        return Reflection("failure", tasks)
+        return _make_reflection(sort)
     edit = Edit("append", remove_markers(reply.rule).strip())
-    return Reflection("failure", tasks, (credit_item(edit, "failure", [rollout.task.id for rollout in shown]),))
+    return _make_reflection(sort, credit_item(edit, "failure", [rollout.task.id for rollout in shown]))
+
+
+def _make_reflection(sort: Sequence[Rollout], *items: Item) -> Reflection:
+    tasks, kind = tuple(rollout.task.id for rollout in sort), sort[0].task.kind
+    about = f"tasks of the kind {kind} fail" if kind else "tasks fail"
+    return Reflection("failure", tasks, items, (Pattern(kind or "every failure", about, tasks),))
 
 
 def describe_failure(rollout: Rollout, *, reference: bool) -> str:

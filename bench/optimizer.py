@@ -105,8 +105,8 @@ class Place:
         return self.family if self.repair else f"{self.family}, append only"
 
     def count_worlds(self, most: int) -> int:
-        """The number of its worlds: half of the others' without repair, and a third of them in the stress families."""
-        return most if self.repair and self.family not in STRESS else -(-most // (3 if self.family in STRESS else 2))
+        """The number of its worlds: a third of the others' in the stress families."""
+        return -(-most // 3) if self.family in STRESS else most
 
 
 COSTS = (
@@ -482,7 +482,7 @@ def main() -> int:
     parser.add_argument("--docs", action="store_true", help=f"write the tables into {PAGE.relative_to(ROOT)}")
     parser.add_argument("--lines", action="store_true", help="the families of peers/line_worlds.py, no targets")
     parser.add_argument("--methods", help="only these: 'GEPA; ledger:block_size=4'")
-    parser.add_argument("--families", help="only these families")
+    parser.add_argument("--families", help="only these: 'easy; many, append only' (the name alone: with and without repair)")
     parser.add_argument("--results", type=Path, help="keep finished runs in this file, and use those that are in it")
     parser.add_argument("--workers", type=int, default=2, help="processes at a time (default 2)")
     parser.add_argument("--cache", type=Path, default=CACHE, help=f"folder for the peers (default {CACHE})")
@@ -494,7 +494,7 @@ def main() -> int:
     places = [
         p
         for p in (LINE_PLACES if arguments.lines else (*PLACES, *STRESS_PLACES))
-        if _is_wanted(p.family, arguments.families)
+        if _is_wanted(p.family, arguments.families) or _is_wanted(p.title, arguments.families)
     ]
     count = 4 if arguments.short else arguments.seeds
     first = 1000 if arguments.development else 0

@@ -11,7 +11,7 @@ Format = Literal["openai", "claude-code", "codex", "sharegpt", "atif", "gateway"
 """`openai`: chat messages. `gateway`: a session that our gateway recorded. `ludus`: a rollout of a run directory."""
 
 Sighting = Literal["listed", "read", "called", "recorded"]
-"""How a transcript shows a skill: the agent was told of it, it read the document, it called the skill by its name, or
+"""How a transcript shows a skill: the agent was told of it, it got the document, it called the skill by its name, or
 the program that ran the agent recorded it."""
 
 Counts = Mapping[str, int]
@@ -31,7 +31,7 @@ class PastSkill(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def used(self) -> bool:
         """Whether the agent had its text. A skill that is only listed was not used."""
-        return self.seen != ("listed",)
+        return any(way != "listed" for way in self.seen)
 
 
 class PastSession(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -50,11 +50,13 @@ class PastSession(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Seconds since 1970; None if the transcript has no times."""
     ended: float | None = None
     messages: tuple[Message, ...] = ()
+    request: str = ""
+    """What the user asked for first. Programs put texts of their own into messages of the user; those do not count."""
+    feedback: tuple[str, ...] = ()
+    """What the user said after the agent's first reply, in order."""
     skills: tuple[PastSkill, ...] = ()
     files: tuple[str, ...] = ()
     """The files that tool calls name, in the order in which they were first touched."""
-    feedback: tuple[str, ...] = ()
-    """What the user said after the agent's first reply, in order."""
     score: Score | None = None
     """The verdict, if the session is a rollout that was scored."""
     model: str = ""
@@ -63,8 +65,3 @@ class PastSession(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What of this session was left out, by kind."""
     masked: Counts | None = None
     """How many values were masked, by kind. None: it was not masked, and no model may see it."""
-
-    @property
-    def request(self) -> str:
-        """What the user asked for first."""
-        return next((message.content for message in self.messages if message.role == "user"), "")

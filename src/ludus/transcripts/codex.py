@@ -40,7 +40,8 @@ def matches(value: Any) -> bool:
 def read_file(values: Iterable[Any], path: str, headless: bool, dropped: Counter[str]) -> PastSession | None:
     """The session of a file; None if it is left out, which `dropped` says."""
     lines = [line for value in values if (line := as_object(value))]
-    meta = next((as_object(line["payload"]) for line in lines if line.get("type") == "session_meta"), {})
+    heads = [as_object(line.get("payload")) for line in lines if line.get("type") == "session_meta"]
+    meta = heads[0] if heads else as_object(None)
     source = meta.get("source")
     if isinstance(source, dict) or meta.get("thread_source") == "subagent":
         dropped[SUB_AGENT] += 1

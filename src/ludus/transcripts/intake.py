@@ -1,8 +1,8 @@
 """Transcripts in: the sessions of files and folders, of every format.
 
 The format of a file is told by its first lines, not by its name. A folder is walked. No link is followed out of it, nor
-within it, and only files that end in `.json` or `.jsonl` are opened; a run directory of Ludus is read as a whole. What is
-left out is counted in the report. Nothing is read but what the paths name.
+within it, and only files that end in `.json` or `.jsonl` are opened; a run directory of Ludus is read as a whole. What
+is left out is counted in the report. Nothing is read but what the paths name.
 """
 
 import itertools
@@ -144,7 +144,7 @@ def _read_folder(path: Path, options: IntakeOptions, report: IntakeReport) -> It
                 report.dropped["files beyond the limit"] += 1
             else:
                 opened += 1
-                yield from _read_inside(os.path.join(place, name), name, fd, options, report)
+                yield from _read_inside(str(Path(place) / name), name, fd, options, report)
 
 
 def _is_link(name: str, folder: int) -> bool:

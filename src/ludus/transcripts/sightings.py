@@ -1,8 +1,8 @@
 """What the messages of a session show besides the conversation: skills, and files that were touched.
 
-A skill is seen when the agent is told of it (a list in a text of the program), when it reads the document (the path of a
-`SKILL.md` in a tool call whose result is no error, or the text that a program adds when the skill is called), and when
-it calls a tool named `Skill`. Nobody looks whether a path exists.
+A skill is seen when the agent is told of it (a list in a text of the program), when it reads the document (the path of
+a `SKILL.md` in a tool call whose result is no error, or the text that a program adds when the skill is called), and
+when it calls a tool named `Skill`. Nobody looks whether a path exists.
 """
 
 import re
@@ -46,7 +46,7 @@ def find_skills(messages: Sequence[Message], known: Iterable[PastSkill] = ()) ->
 def _join(before: PastSkill | None, now: PastSkill) -> PastSkill:
     if before is None:
         return now
-    seen = (*before.seen, *(way for way in now.seen if way not in before.seen))
+    seen: tuple[Sighting, ...] = (*before.seen, *(way for way in now.seen if way not in before.seen))
     return PastSkill(name=before.name, path=now.path or before.path, hash=now.hash or before.hash, seen=seen)
 
 

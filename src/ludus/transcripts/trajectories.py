@@ -1,4 +1,4 @@
-"""Trajectories in ATIF, Harbor's format for the exchange of agents' trajectories (`ludus export --format atif` writes it).
+"""Trajectories in ATIF, the format of Harbor, which `ludus export --format atif` writes.
 
 A file is one trajectory. Its steps are messages of the user or the system, and steps of the agent with calls and their
 observations. Trajectories of sub-agents are in files of their own, or embedded; they are no sessions of the user.

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 
-class Span(NamedTuple):
+class PrivateSpan(NamedTuple):
     """A place in a text, and what is there."""
 
     start: int
@@ -79,29 +79,29 @@ def begins(text: str, start: int) -> bool:
     return not (before == "\\" and text[start] in "nrt")
 
 
-def find_keys(text: str) -> Iterator[Span]:
+def find_keys(text: str) -> Iterator[PrivateSpan]:
     """Keys, tokens and private keys that are told by their form."""
     if "PRIVATE KEY" in text:
         for found in _PRIVATE_KEY.finditer(text):
-            yield Span(found.start(), _find_key_end(text, found.end()), "PRIVATE_KEY")
+            yield PrivateSpan(found.start(), _find_key_end(text, found.end()), "PRIVATE_KEY")
     for prefix, form in _KEY_FORMS:
         if prefix in text:
             for found in form.finditer(text):
                 if begins(text, found.start()):
-                    yield Span(*found.span(), "KEY")
+                    yield PrivateSpan(*found.span(), "KEY")
     for form, before, chars in ((_BOT_KEY, "0123456789", 10), (_LIST_KEY, "0123456789abcdef", 32)):
         for found in form.finditer(text):
             start = found.start()
             length = len(text[max(0, start - chars) : start]) - len(text[max(0, start - chars) : start].rstrip(before))
             if length == chars or (form is _BOT_KEY and length >= 8):
-                yield Span(start - length, found.end(), "KEY")
+                yield PrivateSpan(start - length, found.end(), "KEY")
     if "eyJ" in text:
         for found in _TOKEN.finditer(text):
             if begins(text, found.start()):
-                yield Span(*found.span(), "TOKEN")
+                yield PrivateSpan(*found.span(), "TOKEN")
     if "webhooks/" in text or "hooks.slack" in text:
         for found in _HOOK.finditer(text):
-            yield Span(*found.span(1), "TOKEN")
+            yield PrivateSpan(*found.span(1), "TOKEN")
 
 
 def _find_key_end(text: str, start: int) -> int:
@@ -128,7 +128,7 @@ _FIRST = (
 )  # fmt: skip
 """How those words begin."""
 _NAMED = re.compile(
-    rf"(?i)({_WORDS})(?-i:(?![a-rt-z]))([\w-]{{0,40}}?)"
+    rf"(?i)({_WORDS})([\w-]{{0,40}}?)"
     r"(\\{0,3}[\"'`]?\]?[ \t]{0,20}(?::=|=>|==?|:)[ \t]{0,20}|[ \t]{1,4}is[ \t]{1,4}|[ \t]{1,4})"
     r"(\\{0,3}[\"'`])?"
 )
@@ -149,7 +149,7 @@ digest cookie type env admin root user username guest foo bar baz secretstr pass
 """
 _PLAIN_WORDS = frozenset(_STAND_INS.split())
 _REFERENCE = re.compile(
-    r"^(?:\+?[<{]|\$[A-Za-z_{(]|%[A-Za-z_({]|\*+$)|\.{3}|…|\*{3}"
+    r"^(?:\+?[<{]|\[[\"']|\$[A-Za-z_{(]|%[A-Za-z_({]|\*+$)|\.{3}|…|\*{3}"
     r"|(?i:x{4,}|your|example|placeholder|redacted|os\.environ|getenv|process\.env|secrets\.|https?://|^sha\d+[:-])"
 )
 """What stands for a secret, or names where it is kept."""
@@ -158,14 +158,14 @@ _CODE = re.compile(
 )
 
 
-def find_named(text: str) -> Iterator[Span]:
+def find_named(text: str) -> Iterator[PrivateSpan]:
     """Values that stand after a telling name: in assignments, YAML, JSON, flags, and `the password is …`."""
     for found in _find_names(text):
         name = _LEFT.search(text, max(0, found.start() - 60), found.start())
         left = name[0] if name else ""
         start, end, quoted = _find_value(text, found, left)
         if start < end and _is_given(text, found, left, start, quoted, text[start:end]):
-            yield Span(start, end, _name_kind(found[1]))
+            yield PrivateSpan(start, end, _name_kind(found[1]))
 
 
 def lower_ascii(text: str) -> str:
@@ -229,6 +229,8 @@ def _find_value(text: str, found: re.Match[str], left: str) -> tuple[int, int, b
 
 def _is_given(text: str, found: re.Match[str], left: str, start: int, quoted: bool, value: str) -> bool:
     """Whether a value after a name is a secret."""
+    if _continues(text, found.end(1)) or text[max(0, found.start() - 1) : found.start()] == "/":  # another word; a path
+        return False
     link = found[3].strip()
     name = left + found[1] + found[2]
     if not link:  # only a flag has its value after a space
@@ -240,6 +242,12 @@ def _is_given(text: str, found: re.Match[str], left: str, start: int, quoted: bo
         return not quoted and _is_odd(value.rstrip(".!?"))
     upper = name == name.upper() and any(letter.isalpha() for letter in name)
     return _is_secret(name, found[1], value, quoted=quoted or (upper and found[3] == "="), loose=not quoted)
+
+
+def _continues(text: str, end: int) -> bool:
+    """Whether a word goes on, as `PASS` does in `PASSED`. A plural is the same word."""
+    last, after = text[end - 1 : end], text[end : end + 1]
+    return after.isalpha() and after.isupper() == last.isupper() and after not in ("s", "S")
 
 
 def _is_secret(name: str, word: str, value: str, *, quoted: bool, loose: bool) -> bool:
@@ -299,28 +307,28 @@ _NOT_RANDOM_NAME = re.compile(
 )
 
 
-def find_placed(text: str) -> Iterator[Span]:
+def find_placed(text: str) -> Iterator[PrivateSpan]:
     """Secrets that are told by where they stand: in addresses, headers and flags, or by being random."""
     if "://" in text:
         for found in _IN_ADDRESS.finditer(text):
             yield from _find_in_address(found)
         for found in _IN_QUERY.finditer(text):
             if looks_random(found[1]):
-                yield Span(*found.span(1), "TOKEN")
+                yield PrivateSpan(*found.span(1), "TOKEN")
     for hint, form in (("login", _AFTER_LOGIN), ("-u", _AFTER_USER), ("-p", _AFTER_P)):
         for found in form.finditer(text) if hint in text else ():
-            before = text[: found.start()][-1:]
+            before = text[max(0, found.start() - 1) : found.start()]
             if not (before.isalnum() or before == "-" or is_stand_in(found[1])):
-                yield Span(*found.span(1), "PASSWORD")
+                yield PrivateSpan(*found.span(1), "PASSWORD")
     lower = lower_ascii(text)
     for word in ("bearer ", "basic ", "token ", "apikey "):
         for place in find_all(lower, word):
             if (found := _AFTER_SCHEME.match(text, place)) and begins(text, place) and looks_random(found[1]):
-                yield Span(*found.span(1), "TOKEN")
+                yield PrivateSpan(*found.span(1), "TOKEN")
     for found in _ASSIGNED.finditer(text):
         name = _LEFT_NAME.search(text, max(0, found.start() - 66), found.start())
         if name and not _NOT_RANDOM_NAME.search(name[1]) and _is_mixed(found[1]):
-            yield Span(*found.span(1), "SECRET")
+            yield PrivateSpan(*found.span(1), "SECRET")
 
 
 def is_stand_in(value: str) -> bool:
@@ -328,22 +336,28 @@ def is_stand_in(value: str) -> bool:
     return bool(_REFERENCE.search(value[:300])) or value.lower() in _PLAIN_WORDS
 
 
-def _find_in_address(found: re.Match[str]) -> Iterator[Span]:
+def _find_in_address(found: re.Match[str]) -> Iterator[PrivateSpan]:
     password = found[2]
     if password is not None:
         if not is_stand_in(password):
-            yield Span(*found.span(2), "PASSWORD")
+            yield PrivateSpan(*found.span(2), "PASSWORD")
     elif len(found[1]) >= 16 and looks_random(found[1]):
-        yield Span(*found.span(1), "TOKEN")
+        yield PrivateSpan(*found.span(1), "TOKEN")
+
+
+_PICTURES = ("iVBORw0KGgo", "/9j/", "R0lGOD", "UklGR")
+"""How pictures begin in base64."""
 
 
 def _is_mixed(value: str) -> bool:
     """Whether a long value has letters of both cases and digits, as random ones do and words and hashes do not."""
     kinds = (any(map(str.isupper, value)), any(map(str.islower, value)), sum(map(str.isdigit, value)) >= 2)
+    if value.startswith(_PICTURES):
+        return False
     return all(kinds) and "/" not in value[:1] and value.count("/") < 4 and measure_entropy(value) >= 4.2
 
 
-def find_secrets(text: str) -> Iterator[Span]:
+def find_secrets(text: str) -> Iterator[PrivateSpan]:
     """All of them. Spans may overlap."""
     yield from find_keys(text)
     yield from find_named(text)

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from ludus.secret_forms import Span, find_secrets, is_secret_value, name_secret
+from ludus.secret_forms import PrivateSpan, find_secrets, is_secret_value, name_secret
 from ludus.transcripts.past_session import Counts, PastSession
 from ludus.transcripts.personal_data import NO_PERSON, find_personal_data
 
@@ -89,7 +89,7 @@ class _Placeholders:
         self._last = Counter[str]()
         self._sweep: re.Pattern[str] | None = None
         self._swept: dict[str, str] = {}
-        self._spans: dict[tuple[str, str], list[Span]] = {}
+        self._spans: dict[tuple[str, str], list[PrivateSpan]] = {}
         """The spans of each text: most texts are looked at again in the next round, and have not changed."""
 
     def skip_used(self, value: Any) -> None:
@@ -104,7 +104,7 @@ class _Placeholders:
             self._get(span.kind, text[span.start : span.end])
         return text
 
-    def _find(self, text: str, name: str) -> list[Span]:
+    def _find(self, text: str, name: str) -> list[PrivateSpan]:
         found = self._spans.get((text, name))
         if found is None:
             found = self._spans[text, name] = find_spans(text, name)
@@ -176,12 +176,12 @@ def _spell(value: str) -> set[str]:
 # ---- one text -------------------------------------------------------------------------------------------------------
 
 
-def find_spans(text: str, name: str = "") -> list[Span]:
+def find_spans(text: str, name: str = "") -> list[PrivateSpan]:
     """The secrets and personal data in a text, in order and without overlaps."""
     if len(text) < 3:
         return []
     if name and is_secret_value(name, text):
-        return [Span(0, len(text), name_secret(name))]
+        return [PrivateSpan(0, len(text), name_secret(name))]
     marks = [found.span() for found in _MARK.finditer(text)] if "<" in text else []
     found = [
         span
@@ -191,13 +191,13 @@ def find_spans(text: str, name: str = "") -> list[Span]:
     return _join(sorted(found, key=lambda span: (span.start, -span.end)))
 
 
-def _join(spans: Iterable[Span]) -> list[Span]:
+def _join(spans: Iterable[PrivateSpan]) -> list[PrivateSpan]:
     """Spans that overlap become one, of the kind of the first."""
-    joined: list[Span] = []
+    joined: list[PrivateSpan] = []
     for span in spans:
         if joined and span.start < joined[-1].end:
             last = joined[-1]
-            joined[-1] = Span(last.start, max(last.end, span.end), last.kind)
+            joined[-1] = PrivateSpan(last.start, max(last.end, span.end), last.kind)
         else:
             joined.append(span)
     return joined

@@ -8,7 +8,7 @@ import ipaddress
 import re
 from collections.abc import Iterator
 
-from ludus.secret_forms import Span, begins, find_all, lower_ascii
+from ludus.secret_forms import PrivateSpan, begins, find_all, lower_ascii
 
 # ---- e-mail -------------------------------------------------------------------------------------------------------
 
@@ -26,14 +26,14 @@ _AUTHOR = re.compile(
 )
 
 
-def _find_emails(text: str) -> Iterator[Span]:
+def _find_emails(text: str) -> Iterator[PrivateSpan]:
     at = text.find("@")
     while at >= 0:
         yield from _find_email(text, at)
         at = text.find("@", at + 1)
 
 
-def _find_email(text: str, at: int) -> Iterator[Span]:
+def _find_email(text: str, at: int) -> Iterator[PrivateSpan]:
     """The address around an `@`, and the name before it."""
     local, domain = _LOCAL.search(text, max(0, at - 64), at), _DOMAIN.match(text, at + 1)
     if not local or not domain or _RESERVED.search(domain[1]) or _NOT_A_DOMAIN.search(domain[1]):
@@ -44,9 +44,9 @@ def _find_email(text: str, at: int) -> Iterator[Span]:
     before = text[max(0, start - 100) : start]
     nobody = _NOBODY.match(text, start)
     if not (nobody and "reply" in nobody[0]) and (who := _AUTHOR.search(before) or _SENDER.search(before)):
-        yield Span(who.start(1) + start - len(before), who.end(1) + start - len(before), "NAME")
+        yield PrivateSpan(who.start(1) + start - len(before), who.end(1) + start - len(before), "NAME")
     if start < at and not nobody:
-        yield Span(start, domain.end(), "EMAIL")
+        yield PrivateSpan(start, domain.end(), "EMAIL")
 
 
 # ---- numbers ------------------------------------------------------------------------------------------------------
@@ -79,20 +79,20 @@ _IBAN_LENGTHS = {
 _LENGTH = {country: length for length, countries in _IBAN_LENGTHS.items() for country in countries}
 
 
-def _find_numbers(text: str) -> Iterator[Span]:
+def _find_numbers(text: str) -> Iterator[PrivateSpan]:
     for found in _CARD.finditer(text):
         if passes_luhn(found[0]):
-            yield Span(*found.span(), "CARD")
+            yield PrivateSpan(*found.span(), "CARD")
     for found in _IBAN.finditer(text):
         if end := _find_iban_end(found[0]):
-            yield Span(found.start(), found.start() + end, "IBAN")
+            yield PrivateSpan(found.start(), found.start() + end, "IBAN")
     for found in _PHONE.finditer(text):
         if 8 <= sum(map(str.isdigit, found[0])) <= 15:
-            yield Span(*found.span(), "PHONE")
+            yield PrivateSpan(*found.span(), "PHONE")
     lower = lower_ascii(text)
     for place in (place for label in _LABELS for place in find_all(lower, label)):
         if found := _LABELLED.match(text, place):
-            yield Span(*found.span(1), "PHONE")
+            yield PrivateSpan(*found.span(1), "PHONE")
 
 
 def passes_luhn(text: str) -> bool:
@@ -129,14 +129,14 @@ _EXAMPLES = [
 ]
 
 
-def _find_machines(text: str) -> Iterator[Span]:
+def _find_machines(text: str) -> Iterator[PrivateSpan]:
     for found in _IPV4.finditer(text):
         if _is_somebody(found[0]) and not _VERSION_BEFORE.search(text[max(0, found.start() - 12) : found.start()]):
-            yield Span(*found.span(), "IP")
+            yield PrivateSpan(*found.span(), "IP")
     if "::" in text or text.count(":") >= 7:
         for found in _IPV6.finditer(text):
             if _is_long(found[0]) and _is_somebody(found[0]):
-                yield Span(*found.span(), "IP")
+                yield PrivateSpan(*found.span(), "IP")
 
 
 def _is_long(text: str) -> bool:
@@ -187,15 +187,15 @@ NO_PERSON = frozenset(_NAMES_OF_NOBODY.split())
 """Names of accounts that are nobody's name."""
 
 
-def _find_people(text: str) -> Iterator[Span]:
+def _find_people(text: str) -> Iterator[PrivateSpan]:
     for kind, forms in (("USER", _HOMES), ("NAME", _REAL_NAMES)):
         for hint, form in forms:
             for found in form.finditer(text) if hint in text else ():
                 if (name := found[1].rstrip()).lower() not in NO_PERSON:
-                    yield Span(found.start(1), found.start(1) + len(name), kind)
+                    yield PrivateSpan(found.start(1), found.start(1) + len(name), kind)
 
 
-def find_personal_data(text: str) -> Iterator[Span]:
+def find_personal_data(text: str) -> Iterator[PrivateSpan]:
     """All of it. Spans may overlap."""
     if "@" in text:
         yield from _find_emails(text)

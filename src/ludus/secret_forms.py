@@ -154,7 +154,7 @@ _REFERENCE = re.compile(
 )
 """What stands for a secret, or names where it is kept."""
 _CODE = re.compile(
-    r"[A-Za-z_][\w.]*(?:\(|\[|->|=>|::)|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+$|[A-Za-z_]+(?:[_-][A-Za-z]+)*$|[-+]?[\d.,_:]+$|[./~]"
+    r"[A-Za-z_][\w.]*(?:\(|\[|->|=>|::)|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+$|[A-Za-z_]+(?:[_-][A-Za-z]+)*$|_?[a-z]+(?:_[a-z]+)+\d{0,2}$|[-+]?[\d.,_:]+$|[./~]"
 )
 
 

@@ -127,7 +127,7 @@ _IPV6 = re.compile(
     r"[0-9A-Fa-f](?<![\w:.].)[0-9A-Fa-f]{0,3}:{1,2}(?:[0-9A-Fa-f]{1,4}:{1,2}){0,6}(?:[0-9A-Fa-f]{1,4}|(?:\d{1,3}\.){3}\d{1,3})?(?![\w:])"
 )
 _VERSION_BEFORE = re.compile(
-    r"(?i)(?:(?:==|>=|<=|~=|\bv|version[\"': ]{1,4})|(?:Chrome|Chromium|Edge?|Version|Safari|OPR)/)$"
+    r"(?i)(?:(?:==|>=|<=|~=|\bv|version[\"': ]{1,4}|section[- ])|(?:Chrome|Chromium|Edge?|Version|Safari|OPR)/)$"
 )
 _EXAMPLES = [
     ipaddress.ip_network(net) for net in ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32")

@@ -236,6 +236,8 @@ def _find_value(text: str, found: re.Match[str], left: str) -> tuple[int, int, b
 
 def _is_given(text: str, found: re.Match[str], left: str, start: int, quoted: bool, value: str) -> bool:
     """Whether a value after a name is a secret."""
+    if found[1].lower() == "pass" and _PASS_IN_A_WORD.search(left):
+        return False
     if _continues(text, found.end(1)) or text[max(0, found.start() - 1) : found.start()] == "/":  # another word; a path
         return False
     link = found[3].strip()
@@ -249,6 +251,9 @@ def _is_given(text: str, found: re.Match[str], left: str, start: int, quoted: bo
         return not quoted and _is_odd(value.rstrip(".!?"))
     upper = name == name.upper() and any(letter.isalpha() for letter in name)
     return _is_secret(name, found[1], value, quoted=quoted or (upper and found[3] == "="), loose=not quoted)
+
+
+_PASS_IN_A_WORD = re.compile(r"(?i)(?:com|by|tres|sur|over|under|im)$")
 
 
 def _continues(text: str, end: int) -> bool:

@@ -5,8 +5,10 @@ The runs in one folder are searched, the latest first, for one with the same env
 the same too. A run that cannot be read is skipped.
 """
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import msgspec
@@ -25,6 +27,15 @@ ConfigRecord = Mapping[str, Any]
 """The recorded settings of a run."""
 
 
+class Pace(Struct, frozen=True):
+    """The mean seconds of a step."""
+
+    batch: float
+    """Its rollouts."""
+    rollout: float
+    reflect: float
+
+
 class EarlierRun(Struct, frozen=True):
     """The measured usage of an earlier run."""
 
@@ -33,6 +44,15 @@ class EarlierRun(Struct, frozen=True):
     spent: tuple[StageCost, ...] = ()
     failing: float | None = None
     """The share of its train rollouts that failed."""
+    pace: "Pace | None" = None
+    """How long its steps took, with the recipe `ledger`; None if that is not known."""
+
+    def estimate_seconds(self, steps: int, batch: int, concurrency: int) -> float | None:
+        """How long the steps of training take, with this many tasks each; None if it is not known."""
+        if self.pace is None:
+            return None
+        rounds = math.ceil(batch / concurrency) / math.ceil(self.pace.batch / concurrency)
+        return steps * (self.pace.rollout * rounds + self.pace.reflect)
 
     def average_usage(self, role: str, stage: str) -> Usage | None:
         """The mean usage of one call; None if it is not known. A rollout takes about the same in every stage."""
@@ -42,7 +62,7 @@ class EarlierRun(Struct, frozen=True):
         if not calls:
             return None
         usage = sum((entry.usage for entry in exact), Usage())
-        return Usage(usage.prompt_tokens // calls, usage.completion_tokens // calls)
+        return Usage(usage.prompt_tokens // calls, usage.completion_tokens // calls, usage.cached_tokens // calls)
 
 
 class _StepLine(Struct, frozen=True):
@@ -50,6 +70,7 @@ class _StepLine(Struct, frozen=True):
 
     spent: tuple[StageCost, ...] = ()
     batches: tuple[BatchReport, ...] = ()
+    seconds: Mapping[str, float] = {}
 
 
 _LINE = msgspec.json.Decoder(_StepLine)
@@ -79,7 +100,18 @@ def _read_run(run: Path, config: ConfigRecord) -> EarlierRun:
     _, hard, _ = pool_scores([batch for line in lines for batch in line.batches])
     spent = add_costs(*(line.spent for line in lines))
     kept = tuple(entry for entry in spent if entry.role in roles and entry.usage.tokens)
-    return EarlierRun(str(run), kept, None if hard is None else 1.0 - hard)
+    return EarlierRun(str(run), kept, None if hard is None else 1.0 - hard, _measure_pace(lines))
+
+
+def _measure_pace(lines: Sequence[_StepLine]) -> Pace | None:
+    """How long the steps of the recipe `ledger` took."""
+    steps = [line for line in lines if line.batches and {"draw", "rollout", "reflect"} <= line.seconds.keys()]
+    if not steps:
+        return None
+    batch = fmean(sum(each.tasks for each in line.batches) for line in steps)
+    return Pace(
+        batch, fmean(line.seconds["rollout"] for line in steps), fmean(line.seconds["reflect"] for line in steps)
+    )
 
 
 def _read_lines(data: bytes) -> Iterable[_StepLine]:

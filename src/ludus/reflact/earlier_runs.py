@@ -1,7 +1,7 @@
 """The tokens per call of an earlier run, for estimates.
 
 The runs in one folder are searched, the latest first, for one with the same environment and the same agent. Only its
-`config.json` and `steps.jsonl` are read. The optimizer's calls are used only if the optimizer and the batch sizes are
+`config.json`, `steps.jsonl` and `summary.json` are read. The optimizer's calls are used only if the optimizer and the batch sizes are
 the same too. A run that cannot be read is skipped.
 """
 
@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from ludus.reflact.records import BatchReport, StageCost, add_costs, pool_scores
-from ludus.reflact.report.run_files import STEPS
+from ludus.reflact.report.run_files import STEPS, SUMMARY
 from ludus.store import CONFIG
 from ludus.types import Usage
 
@@ -70,7 +70,6 @@ class _StepLine(Struct, frozen=True):
 
     spent: tuple[StageCost, ...] = ()
     batches: tuple[BatchReport, ...] = ()
-    seconds: Mapping[str, float] = {}
 
 
 _LINE = msgspec.json.Decoder(_StepLine)
@@ -100,18 +99,24 @@ def _read_run(run: Path, config: ConfigRecord) -> EarlierRun:
     _, hard, _ = pool_scores([batch for line in lines for batch in line.batches])
     spent = add_costs(*(line.spent for line in lines))
     kept = tuple(entry for entry in spent if entry.role in roles and entry.usage.tokens)
-    return EarlierRun(str(run), kept, None if hard is None else 1.0 - hard, _measure_pace(lines))
+    return EarlierRun(str(run), kept, None if hard is None else 1.0 - hard, _read_pace(run, lines))
 
 
-def _measure_pace(lines: Sequence[_StepLine]) -> Pace | None:
-    """How long the steps of the recipe `ledger` took."""
-    steps = [line for line in lines if line.batches and {"draw", "rollout", "reflect"} <= line.seconds.keys()]
-    if not steps:
+class _Times(Struct, frozen=True):
+    """The part of `summary.json` that says how long the stages took."""
+
+    steps: int = 0
+    seconds: Mapping[str, float] = {}
+
+
+def _read_pace(run: Path, lines: Sequence[_StepLine]) -> Pace | None:
+    """How long the steps of a finished run with the recipe `ledger` took."""
+    batches = [sum(each.tasks for each in line.batches) for line in lines if line.batches]
+    path = run / SUMMARY
+    times = msgspec.json.decode(path.read_bytes(), type=_Times) if path.exists() else _Times()
+    if not batches or not times.steps or not {"draw", "rollout", "reflect"} <= times.seconds.keys():
         return None
-    batch = fmean(sum(each.tasks for each in line.batches) for line in steps)
-    return Pace(
-        batch, fmean(line.seconds["rollout"] for line in steps), fmean(line.seconds["reflect"] for line in steps)
-    )
+    return Pace(fmean(batches), *(times.seconds[stage] / times.steps for stage in ("rollout", "reflect")))
 
 
 def _read_lines(data: bytes) -> Iterable[_StepLine]:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from ludus.config import list_assumed
 from ludus.models.server import Price
 from ludus.reflact.ledger.settings import LedgerSettings
 from ludus.reflact.request_sizes import (
@@ -25,6 +26,7 @@ from ludus.reflact.request_sizes import (
     settle_sizes,
 )
 from ludus.reflact.train_settings import TrainSettings
+from ludus.settings import get_recorded
 from ludus.store import MemoryStore
 
 AUTO = TrainSettings()
@@ -115,9 +117,12 @@ def test_a_run_keeps_its_sizes_whatever_prices_are_later():
 
 
 def test_the_default_choice_is_the_run_of_earlier_versions():
-    """Its identity is the same, so that such a run can be resumed with sizes that are left open."""
-    before = TrainSettings(ledger=LedgerSettings(batch_size=8, block_size=1), minibatch_size=8)
-    assert apply_sizes(AUTO, SizeChoice()).identity == before.identity
+    """These left default settings of the ledger out of records and identities, and kept 8, 8 and 1."""
+    assert "ledger" not in apply_sizes(AUTO, SizeChoice()).identity
+    assert apply_sizes(AUTO, SizeChoice()).identity["minibatch_size"] == 8
+    assert list_assumed()["train"]["ledger"]["batch_size"] == 8
+    assert list_assumed()["train"]["ledger"]["block_size"] == 1
+    assert get_recorded(AUTO)["ledger"] == LedgerSettings(), "that they are left open is recorded"
 
 
 @pytest.mark.parametrize(("limit", "rollouts"), [(None, 200), (100, 67)])

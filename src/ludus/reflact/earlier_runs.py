@@ -1,8 +1,8 @@
 """The tokens per call of an earlier run, for estimates.
 
 The runs in one folder are searched, the latest first, for one with the same environment and the same agent. Only its
-`config.json`, `steps.jsonl` and `summary.json` are read. The optimizer's calls are used only if the optimizer and the batch sizes are
-the same too. A run that cannot be read is skipped.
+`config.json`, `steps.jsonl` and `summary.json` are read. The optimizer's calls are used only if the optimizer and the
+batch sizes are the same too. A run that cannot be read is skipped.
 """
 
 import math

@@ -288,6 +288,7 @@ class TrainSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
         "guards": GuardSettings(enabled=False),
         "selection_draw": "first",
         "support": "minibatch",
+        "ledger": LedgerSettings(batch_size=8, block_size=1),  # its default before sizes were left to prices
     }
     used_if: ClassVar[Mapping[str, tuple[UsedIf, ...]]] = {
         "ledger": (UsedIf("recipe", ("ledger",)),),

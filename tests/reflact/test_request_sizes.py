@@ -113,7 +113,8 @@ def test_a_run_keeps_its_sizes_whatever_prices_are_later():
     assert settle_sizes(AUTO, store, Prices(DEAR, FREE), refuse_to_guess) == first
     assert len(list(store.read_records(CHOICES))) == 1
     assert read_sizes(apply_sizes(AUTO, first)) == first.sizes
-    assert apply_sizes(AUTO, None) is AUTO
+    assert read_sizes(apply_sizes(AUTO, None)) == RequestSizes()
+    assert "ledger" not in apply_sizes(TrainSettings(recipe="reflact"), None).identity
 
 
 def test_the_default_choice_is_the_run_of_earlier_versions():

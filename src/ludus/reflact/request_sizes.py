@@ -228,8 +228,8 @@ def read_sizes(settings: TrainSettings) -> RequestSizes:
 
 
 def apply_sizes(settings: TrainSettings, choice: SizeChoice | None) -> TrainSettings:
-    """The settings with the sizes that were chosen, or with the default of those that are left open. So runs that do not
-    choose have the identity that they had before there was a choice."""
+    """The settings with the sizes that were chosen, or with the default of those that are left open. So runs that do
+    not choose have the identity that they had before there was a choice."""
     sizes = read_sizes(settings) if choice is None else choice.sizes
     ledger = replace(settings.ledger, batch_size=sizes.batch, block_size=sizes.block)
     return replace(settings, ledger=ledger, minibatch_size=sizes.minibatch)

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ludus.reflact.earlier_runs import EarlierRun, Pace, find_earlier_run
+from ludus.reflact.earlier_runs import EarlierRun, StepPace, find_earlier_run
 from ludus.types import Usage
 
 CONFIG: dict[str, Any] = {
@@ -58,7 +58,7 @@ def test_how_long_steps_took_is_known_of_a_finished_run_with_the_ledger(tmp_path
     times = {"draw": 0.1, "rollout": 20.0, "reflect": 10.0}
     (tmp_path / "run" / "summary.json").write_text(json.dumps({"steps": 2, "seconds": times}))
     found = find_earlier_run(tmp_path, CONFIG)
-    assert found.pace == Pace(8, 10.0, 5.0)
+    assert found.pace == StepPace(8, 10.0, 5.0)
     assert found.estimate_seconds(10, 8, 16) == 150.0
     assert found.estimate_seconds(4, 24, 16) == 100.0, "24 rollouts take two rounds of 16"
     assert EarlierRun().estimate_seconds(10, 8, 16) is None

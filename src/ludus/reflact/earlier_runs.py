@@ -27,7 +27,7 @@ ConfigRecord = Mapping[str, Any]
 """The recorded settings of a run."""
 
 
-class Pace(Struct, frozen=True):
+class StepPace(Struct, frozen=True):
     """The mean seconds of a step."""
 
     batch: float
@@ -44,7 +44,7 @@ class EarlierRun(Struct, frozen=True):
     spent: tuple[StageCost, ...] = ()
     failing: float | None = None
     """The share of its train rollouts that failed."""
-    pace: "Pace | None" = None
+    pace: "StepPace | None" = None
     """How long its steps took, with the recipe `ledger`; None if that is not known."""
 
     def estimate_seconds(self, steps: int, batch: int, concurrency: int) -> float | None:
@@ -109,14 +109,14 @@ class _Times(Struct, frozen=True):
     seconds: Mapping[str, float] = {}
 
 
-def _read_pace(run: Path, lines: Sequence[_StepLine]) -> Pace | None:
+def _read_pace(run: Path, lines: Sequence[_StepLine]) -> StepPace | None:
     """How long the steps of a finished run with the recipe `ledger` took."""
     batches = [sum(each.tasks for each in line.batches) for line in lines if line.batches]
     path = run / SUMMARY
     times = msgspec.json.decode(path.read_bytes(), type=_Times) if path.exists() else _Times()
     if not batches or not times.steps or not {"draw", "rollout", "reflect"} <= times.seconds.keys():
         return None
-    return Pace(fmean(batches), *(times.seconds[stage] / times.steps for stage in ("rollout", "reflect")))
+    return StepPace(fmean(batches), *(times.seconds[stage] / times.steps for stage in ("rollout", "reflect")))
 
 
 def _read_lines(data: bytes) -> Iterable[_StepLine]:

@@ -141,7 +141,8 @@ def test_one_rollout_of_a_shared_text_ends_before_the_others_begin(world: Simple
     train(world, settings=settings, store=store)
     stages = [msgspec.json.decode(body) for _, body in store.read_records("stage")]
     sizes = [len(each["outcomes"]) for each in stages if each["stage"] == "rollout"]
-    assert sizes[:4] == [2, 4, 2, 4]
+    pairs = list(zip(sizes[::2], sizes[1::2], strict=True))
+    assert set(pairs) <= {(2, 4), (1, 5)} and (2, 4) in pairs, "two texts, which may be the same"
 
 
 def test_a_limit_of_rollouts_holds_with_shipping_and_test(world: SimpleNamespace):

@@ -23,6 +23,7 @@ Rollouts to half the gain: until the skill that would be used has half of the ga
 accuracy. A run that never gets there counts as 1,600. Intervals are 95 %, by bootstrap over worlds, paired: the same
 worlds under both methods. A wrong accept is an accepted candidate whose true change is not above zero. A wrong reject
 is a rejected one with a true gain above half a point. The claim is what the method says about its own gain.
+`bench/trainer_cpu.py` measures the trainer's CPU in these worlds, `bench/request_sizes.py` what larger steps cost.
 """
 
 import argparse
@@ -109,12 +110,6 @@ class Place:
         return -(-most // 3) if self.family in STRESS else most
 
 
-COSTS = (
-    Method("ledger, stored", "ludus", "run_rule_worlds.py", "ledger+store", "recipe"),
-    Method("ReflACT, stored", "ludus", "run_rule_worlds.py", "reflact+store", "gated"),
-)
-"""With complete run directories, for the CPU time of the trainer."""
-
 PLACES = (*(Place(f, True) for f in PAIRED), *(Place(f, False) for f in PAIRED), Place("filler", True))
 LINE_PLACES = (
     *(Place(family, True) for family in line_worlds.HELD_OUT),
@@ -134,16 +129,12 @@ class Outcome:
     claim: float
     curve: Sequence[tuple[int, float, int]]
     decisions: Sequence[tuple[float, bool]]
-    cpu: float
-    """CPU seconds, without the simulated models where they are known."""
     tokens: dict[str, int]
 
     @classmethod
     def read(cls, row: dict[str, Any]) -> "Outcome":
         names = ("start", "ceiling", "accuracy", "lines", "claim", "curve", "decisions")
-        return cls(
-            **{name: row[name] for name in names}, cpu=row.get("trainer_cpu", row["cpu"]), tokens=row.get("tokens", {})
-        )
+        return cls(**{name: row[name] for name in names}, tokens=row.get("tokens", {}))
 
     @property
     def half(self) -> int:
@@ -261,7 +252,12 @@ def _hash_code(method: Method, known: dict[str, str] = {}) -> str:  # noqa: B006
 
 
 def run_all(chunks: Sequence[Chunk], pythons: dict[str, Path], workers: int, kept: Kept) -> Results:
-    """The results of all jobs: those that are kept, and the others, which are run."""
+    """The results of all jobs."""
+    return collect(find_rows(chunks, pythons, workers, kept))
+
+
+def find_rows(chunks: Sequence[Chunk], pythons: dict[str, Path], workers: int, kept: Kept) -> list[dict[str, Any]]:
+    """The rows of all jobs: those that are kept, and the others, which are run."""
     missing: list[Chunk] = []
     wanted: list[str] = []
     for chunk in chunks:
@@ -271,7 +267,7 @@ def run_all(chunks: Sequence[Chunk], pythons: dict[str, Path], workers: int, kep
             missing.append(Chunk(chunk.method, jobs))
     for rows in run_chunks(missing, pythons, workers):
         kept.add(rows)
-    return collect(kept.rows[key] for key in wanted)
+    return [kept.rows[key] for key in wanted]
 
 
 # ---- judging --------------------------------------------------------------------------------------------------------
@@ -383,15 +379,6 @@ def make_checks(results: Results, methods: Sequence[Method]) -> tuple[list[Check
     change = fmean(outcome.accuracy - outcome.start for outcome in filler)
     checks.append(Check("true change in filler worlds", change, -0.01, at_least=True))
     return checks, notes
-
-
-def check_cost(results: Results) -> Check:
-    """The CPU time of the trainer, without that of the simulated models, in the same worlds."""
-    ours, theirs = (
-        sum(outcome.cpu for (name, _), found in results.items() if name == method.name for outcome in found.values())
-        for method in COSTS
-    )
-    return Check("trainer's CPU, of that of --recipe reflact", ours / theirs, 2.0, "x")
 
 
 # ---- plots ----------------------------------------------------------------------------------------------------------
@@ -517,9 +504,6 @@ def main() -> int:
         images = "\n".join(f"![{name}]({name})" for name in plots)
         write_page("\n\n".join([images, *(f"### {table}" for table in tables)]), plots)
     checks, notes = make_checks(results, methods) if whole else ([], ["no targets: not the whole report"])
-    if whole:
-        costs = make_chunks(COSTS, [Place("easy", True), Place("many", True)], range(4), held_out=True)
-        checks.append(check_cost(run_all(costs, pythons, 1, Kept(None))))
     return print_verdict("optimizer", checks, notes=notes)
 
 

@@ -6,7 +6,7 @@ color. What `ludus headroom` would say comes first, before anything is trained. 
     words                a proposer of this example notes which desk was right; the shipping rule decides
     weights              GRPO, without notes
     words, then weights  GRPO for a third of the steps, while the policy reads the notes
-    both, same rollouts  the weights of the second arm, with notes that are read from its stored rollouts: none is run anew
+    both, same rollouts  the weights of the second arm, with notes that are read from its stored rollouts
 
 The sealed test split is used at the end only: every arm on the same tasks, so that differences are paired. Takes about
 five minutes on two cores; after a stop, the same command with the same directory goes on.

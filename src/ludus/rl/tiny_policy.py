@@ -3,8 +3,8 @@
 It makes a whole RL run affordable on two cores. Its tokenizer, its template and its weights are made here, from
 demonstrations: conversations of the kind that `ludus.envs.parcels` has, in which the desk is sampled at random. So it
 learns to name the color and a desk, the form of a call, to copy a number and to copy a stamp, but not which desk is
-right: that is left to RL. In other demonstrations the system text has notes such as "- red: north", all of them random,
-and the desk follows them. So it learns to look the color up in its instructions, as it should with a skill of that form.
+right: that is left to RL. In other demonstrations the system text has random notes such as "- red: north", and the desk
+follows them. So it learns to look the color up in its instructions, as it should with a skill of that form.
 
 So small a net does not find out by itself that notes are to be looked up. Two things make it easy: a note is one token,
 so that no more than the color has to match, and the first demonstrations have one note, the next two, then more.

@@ -5,7 +5,7 @@ color. What `ludus headroom` would say comes first, before anything is trained. 
 
     words                a proposer of this example notes which desk was right; the shipping rule decides
     weights              GRPO, without notes
-    words, then weights  GRPO for a third of the steps, while the policy reads the notes
+    words, then weights  GRPO for fewer steps, while the policy reads the notes
     both, same rollouts  the weights of the second arm, with notes that are read from its stored rollouts
 
 The sealed test split is used at the end only: every arm on the same tasks, so that differences are paired. Takes about
@@ -50,7 +50,7 @@ from ludus.types import Group, Rollout, Sampling
 
 ENV = Parcels(seed=7)
 SETTINGS = GrpoSettings(learning_rate=1e-3, max_gradient=0.5, kl=0.05, threads=1, slots=96, context=256, seed=0)
-STEPS, LATER_STEPS, GROUPS, GROUP_SIZE = 45, 15, 12, 16
+STEPS, LATER_STEPS, GROUPS, GROUP_SIZE = 20, 8, 12, 16
 """Updates of the weights alone, updates after the words, and the rollouts of each."""
 REPLICATES = 4
 """Rollouts of each task where an arm is measured."""

@@ -37,7 +37,7 @@ from ludus.reflact.records import Reflection, Step, Summary, count_rollouts
 from ludus.reflact.splits import Splits
 from ludus.reflact.train_settings import SlowUpdate, TrainSettings
 from ludus.reflact.trainer import train
-from ludus.reflact.weights_outlook import RlPlanSizes, advise_weights, foresee_weights
+from ludus.reflact.weights_outlook import Advice, RlPlanSizes, advise_weights, choose_advice, foresee_weights
 from ludus.rl.grpo_settings import GrpoSettings
 from ludus.rl.loop import RlRun, run_rl
 from ludus.rl.settings import RlSettings
@@ -50,7 +50,7 @@ from ludus.types import Group, Rollout, Sampling
 
 ENV = Parcels(seed=7)
 SETTINGS = GrpoSettings(learning_rate=1e-3, max_gradient=0.5, kl=0.05, threads=1, slots=96, context=256, seed=0)
-STEPS, LATER_STEPS, GROUPS, GROUP_SIZE = 20, 8, 12, 16
+STEPS, LATER_STEPS, GROUPS, GROUP_SIZE = 15, 6, 12, 16
 """Updates of the weights alone, updates after the words, and the rollouts of each."""
 REPLICATES = 4
 """Rollouts of each task where an arm is measured."""
@@ -178,15 +178,16 @@ async def run_tasks(policy: Policy, runner: Runner, split: str, size: int) -> li
     return list(read_groups(batch, runner))
 
 
-async def foresee(policy: Policy, runner: Runner) -> str:
-    """What `ludus headroom` says, from two runs of the selection tasks."""
+async def foresee(policy: Policy, runner: Runner) -> tuple[Advice, str]:
+    """What `ludus headroom` says, from two runs of the selection tasks: one word, and its sentence."""
     groups = await run_tasks(policy, runner, "validation", 2)
     first, second = ([group.rollouts[place] for group in groups] for place in (0, 1))
     found = assess(make_measure(Skill(""), first), make_measure(Skill(""), second))
     tokens = fmean(rollout.usage.tokens for rollout in (*first, *second))
     weights = foresee_weights(tally_tasks([*first, *second]), RlPlanSizes(STEPS, GROUPS, GROUP_SIZE), tokens)
     assert found is not None
-    return advise_weights(judge_outlook(found) == "promising", explain_words(found), weights)
+    words = judge_outlook(found) == "promising"
+    return choose_advice(words, weights), advise_weights(words, explain_words(found), weights)
 
 
 async def measure(name: str, spent: int, policy: Policy, runner: Runner) -> Arm:
@@ -199,12 +200,27 @@ async def measure(name: str, spent: int, policy: Policy, runner: Runner) -> Arm:
     return arm
 
 
-def compare(better: Arm, other: Arm) -> None:
-    """Print the difference of two arms, task by task."""
+def compare(better: Arm, other: Arm) -> bool:
+    """Print the difference of two arms, task by task. Returns whether the first is better with certainty."""
     paired = compare_pairs([better.means[task] - other.means[task] for task in better.means if task in other.means])
     assert paired is not None
     band = f"[{paired.interval.low:+.3f}, {paired.interval.high:+.3f}]"
     print(f"  {better.name} minus {other.name}: {paired.difference:+.3f} {band}")
+    return paired.interval.low > 0
+
+
+def conclude(nothing: Arm, words: Arm, weights: Arm, in_turn: Arm, both: Arm) -> Advice:
+    """Print how the arms differ. Returns which training was worth its rollouts."""
+    print("\npaired, by task:")
+    words_help = compare(words, nothing)
+    weights_help = compare(weights, nothing)
+    compare(weights, words)
+    more_by_weights = compare(in_turn, words)
+    compare(in_turn, weights)
+    compare(both, weights)
+    if words_help and more_by_weights:
+        return "both"
+    return "words" if words_help else "weights" if weights_help else "neither"
 
 
 async def main(out: Path) -> None:
@@ -213,7 +229,8 @@ async def main(out: Path) -> None:
     policy = Policy(first, sampling=Sampling(max_tokens=20), limits=Limits(turns=3))
     with RunDir.open(out, {"example": "words and weights"}, resume=True) as store:
         runner = Runner(ENV, store=store, options=RunOptions(concurrency=192))
-        print(f"\nbefore: {await foresee(policy, runner)}\n")
+        advice, sentence = await foresee(policy, runner)
+        print(f"\nbefore: {sentence}\n")
         notes, words = await train_words(policy, runner)
         print(f"\nshipped:\n{notes.text or 'nothing'}\n")
         alone = await train_weights(policy, runner, out, "weights", STEPS)
@@ -235,17 +252,7 @@ async def main(out: Path) -> None:
                 "both, same rollouts", STEPS * updates, replace(policy, skill=read).use_model(alone.model), runner
             ),
         ]
-        print("\npaired, by task:")
-        nothing, by_words, by_weights, in_turn, by_both = arms
-        for better, other in (
-            (by_words, nothing),
-            (by_weights, nothing),
-            (by_weights, by_words),
-            (in_turn, by_words),
-            (in_turn, by_weights),
-            (by_both, by_weights),
-        ):
-            compare(better, other)
+        print(f"\nworth their rollouts: {conclude(*arms)}; said before: {advice}")
         for model in (first, alone.model, after.model):
             await model.close()
 

@@ -122,7 +122,7 @@ class Policy:
         """The name of the agent that acts in place of the loop; empty if the loop acts."""
         return self.agent.name if self.agent else ""
 
-    @property
+    @cached_property
     def skill_hash(self) -> str:
         """What identifies its skill, or its library, on records; empty if it has none."""
         text = self.skill if self.library is None else self.library

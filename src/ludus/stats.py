@@ -179,6 +179,8 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     """What was lost, by cause, with the bounds of the mean."""
     skill_loads: SkillLoads | UnsetType = UNSET
     """Of runs whose skill lay in slots as files."""
+    library_loads: Mapping[str, SkillLoads] | UnsetType = UNSET
+    """The same for each skill of a library, by name."""
 
 
 def summarize(groups: Iterable[Group]) -> RunSummary:
@@ -207,6 +209,7 @@ def summarize(groups: Iterable[Group]) -> RunSummary:
             broken=sum(t.stops[StopReason.BROKEN] for t in tallies),
         ),
         skill_loads=_count_loads([use for t in tallies for use in t.uses]),
+        library_loads=_count_library_loads([use for t in tallies for use in t.library_uses]),
     )
 
 
@@ -230,6 +233,15 @@ def _count_loads(uses: Sequence["_ScoredUse"]) -> SkillLoads | UnsetType:
         files=dict(sorted(files.items())),
         scripts=dict(sorted(scripts.items())),
     )
+
+
+def _count_library_loads(uses: Sequence[Mapping[str, "_ScoredUse"]]) -> Mapping[str, SkillLoads] | UnsetType:
+    by_name: dict[str, list[_ScoredUse]] = {}
+    for each in uses:
+        for name, use in each.items():
+            by_name.setdefault(name, []).append(use)
+    counted = {name: _count_loads(found) for name, found in sorted(by_name.items())}
+    return {name: loads for name, loads in counted.items() if loads is not UNSET} or UNSET
 
 
 # ---- what was lost ------------------------------------------------------------------------------------------------
@@ -490,6 +502,8 @@ class _Tally:
     """What two judges said, where there are two."""
     uses: tuple["_ScoredUse", ...]
     """What became of the skill's files."""
+    library_uses: tuple[Mapping[str, "_ScoredUse"], ...]
+    """The same for each skill of a library."""
 
 
 def _tally_group(group: Group) -> _Tally:
@@ -514,6 +528,11 @@ def _tally_group(group: Group) -> _Tally:
             _ScoredUse(r.skill_use, r.score.value if r.score else None)
             for r in group.rollouts
             if r.skill_use is not None
+        ),
+        library_uses=tuple(
+            {name: _ScoredUse(use, r.score.value if r.score else None) for name, use in r.library_use.items()}
+            for r in group.rollouts
+            if r.library_use is not None
         ),
     )
 

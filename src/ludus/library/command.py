@@ -114,7 +114,8 @@ class LibraryWork(RunWork):
     def conclude(self, run: Run) -> RunResult:
         report = self.report
         facts = {"library": None if report is None else json.loads(to_json(report))}
-        return RunResult(facts, lambda out: print_library(report, out))
+        failed = report is not None and not any(skill.loads for skill in report.skills)
+        return RunResult(facts, lambda out: print_library(report, out), failed)
 
 
 COMMAND = Command(

@@ -42,6 +42,10 @@ from ludus.reflact.skill_audit import AuditReading, sample_texts
 from ludus.skill_library import SkillLibrary
 from ludus.types import Task
 
+NOTHING_LOADED = (
+    "No skill was loaded in any rollout. Either this agent does not look at skills, or no task is of their kinds: this "
+    "says nothing about the skills, and nothing is proposed. See which skill loads for which request: ludus triggers"
+)
 ALIKE = 0.3
 """Pairs of skills that are less alike are not listed."""
 
@@ -98,7 +102,8 @@ class LibraryMeasurement:
         lines = await self._measure_lines(full)
         for source, found in self.evidence.items():
             lines = add_evidence(lines, source, found)
-        changes = propose_changes(self.library, skills, groups, lines)
+        looks = any(skill.loads for skill in skills)
+        changes = propose_changes(self.library, skills, groups, lines) if looks else []
         proposed = await self._run_proposed(full, changes)
         scores = [each.score for each in full.values() if each.score is not None]
         return LibraryReport(
@@ -207,7 +212,8 @@ def _describe_proposed(worth: PairedWorth) -> str:
 
 
 def _list_warnings(skills: Sequence[SkillWorth]) -> list[str]:
-    return [
+    unread = [] if any(skill.loads for skill in skills) else [NOTHING_LOADED]
+    return unread + [
         f"{each.name}: agents changed its files in {each.changed} rollouts; what they read of it then is not known. "
         "Look for a skill that tells them to"
         for each in skills

@@ -102,7 +102,7 @@ def _merge(library: SkillLibrary, group: DuplicateGroup) -> LibraryChange:
     for other in others:
         merged, count = _take_over(merged, other)
         taken += count
-    said = f"It takes over {taken} passages and files that only the others have." if taken else "It says all they say."
+    said = f"It takes over what only the others have ({taken} passages or files)." if taken else "It says all they say."
     return LibraryChange(
         id="",
         action="merge",

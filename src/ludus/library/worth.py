@@ -189,7 +189,10 @@ def _explain(skill: SkillWorth, verdict: SkillVerdict) -> str:
     share = f"{skill.loads} of {skill.rollouts} rollouts{unknown}"
     if verdict == "never loads":
         most = f"; at most {100 * skill.most_loads:.1f} % would" if skill.most_loads is not None else ""
-        return f"Loaded by {share}{most}. Its text was never tried: this says nothing about whether it would help."
+        return (
+            f"Loaded by {share}{most}. Its text was never tried, so nothing is known of it. If these tasks stand for "
+            "your work, nobody needs it; if it should have been loaded, improve its description."
+        )
     if verdict == "not known":
         return f"Nobody could see whether it was loaded: {skill.unknown} of {skill.rollouts} rollouts are unknown."
     if worth is None or worth.difference is None:

@@ -10,6 +10,7 @@ from ludus.env import Env
 from ludus.library.library_runs import LibraryRuns
 from ludus.library.measurement import LibraryMeasurement, LibraryReport
 from ludus.library.readings import LibraryReading, TrialKey
+from ludus.library.worth import PairedWorth, SkillVerdict, SkillWorth
 from ludus.library_settings import LibrarySettings
 from ludus.models.scripted import ScriptedModel, call, say
 from ludus.policy import Policy
@@ -17,6 +18,7 @@ from ludus.runner import Runner
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.skill import Skill, SkillFile
 from ludus.skill_library import SkillLibrary, make_library, make_package
+from ludus.stats import Interval
 from ludus.types import Message, Rollout, Score, Task
 
 
@@ -108,3 +110,34 @@ def make_readings(
         for number, score in enumerate(values)
     ]
     return {reading.key: reading for reading in found}
+
+
+def make_worth(name: str, sure: tuple[float, float] | None, verdict: SkillVerdict, **fields: Any) -> SkillWorth:
+    middle = None if sure is None else (sure[0] + sure[1]) / 2
+    interval = None if sure is None else Interval(*sure)
+    worth = PairedWorth(tasks=20, pairs=80, lost=0, difference=middle, interval=interval, sure=interval, tokens=10.0)
+    loads = fields.pop("loads", 80)
+    return SkillWorth(
+        **{  # pyright: ignore[reportArgumentType]
+            "name": name,
+            "rollouts": 200,
+            "loads": loads,
+            "unknown": 0,
+            "changed": 0,
+            "most_loads": None,
+            "kinds": {},
+            "worth": worth if loads else None,
+            "description_tokens": 10,
+            "read_tokens": 50.0,
+            "price": 0.1,
+            "instead": {},
+            "verdict": verdict,
+            "sentence": "",
+            **fields,
+        }
+    )
+
+
+def make_pair(low: float, high: float) -> PairedWorth:
+    both = Interval(low, high)
+    return PairedWorth(tasks=20, pairs=80, lost=0, difference=(low + high) / 2, interval=both, sure=both, tokens=0.0)

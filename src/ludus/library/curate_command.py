@@ -46,8 +46,8 @@ def run(arguments: CurateArguments) -> int:
     with RunDir.read(path) as directory:
         if (kind := find_kind(directory)) != "library":
             raise ConfigError(f"{path} is {describe_kind(kind)}: ludus curate decides about runs of ludus library")
-        report = read_report(path)
-        decisions = read_decisions(directory, report)
+    report = read_report(path)
+    decisions = read_decisions(path, report)
     who = arguments.who or getpass.getuser()
     for decision in list_given(arguments, who):
         decisions[decision.change] = keep_decision(path, report, decision)

@@ -27,7 +27,6 @@ from ludus.library.proposals import LibraryChange, apply_changes
 from ludus.skill import DOCUMENT, Skill
 from ludus.skill_folder import write_package
 from ludus.skill_library import SkillLibrary, make_library, read_packages
-from ludus.store import RunDir
 
 DECISIONS = "decisions.jsonl"
 PLACED = "placed.json"
@@ -66,10 +65,17 @@ class PlacementPlan(Struct, frozen=True, kw_only=True):
 # ---- decisions ------------------------------------------------------------------------------------------------------
 
 
-def read_decisions(directory: RunDir, report: LibraryReport) -> dict[str, CurateDecision]:
+def read_decisions(run: Path, report: LibraryReport) -> dict[str, CurateDecision]:
     """The last decision about each proposal, by its id. Those about an earlier measurement do not count."""
-    lines = (msgspec.json.decode(line, type=CurateDecision) for line in directory.read_lines(DECISIONS))
+    lines = (msgspec.json.decode(line, type=CurateDecision) for line in _read_whole(run).splitlines())
     return {each.change: each for each in lines if each.library == report.hash}
+
+
+def _read_whole(run: Path) -> bytes:
+    """The decisions so far. A line that was cut off is none."""
+    file = run / DECISIONS
+    found = file.read_bytes() if file.exists() else b""
+    return found[: found.rfind(b"\n") + 1]
 
 
 def keep_decision(path: Path, report: LibraryReport, decision: CurateDecision) -> CurateDecision:
@@ -85,10 +91,7 @@ def keep_decision(path: Path, report: LibraryReport, decision: CurateDecision) -
         raise ConfigError(f"curate: why is {decision.change} rejected? Say it with --reason: who reads it later asks")
     kept = msgspec.structs.replace(decision, time=time.time(), library=report.hash)
     with _lock(path):
-        file = path / DECISIONS
-        before = file.read_bytes() if file.exists() else b""
-        whole = before[: before.rfind(b"\n") + 1]  # a line that was cut off is no decision
-        _replace(file, whole + to_json(kept) + b"\n")
+        _replace(path / DECISIONS, _read_whole(path) + to_json(kept) + b"\n")
     return kept
 
 

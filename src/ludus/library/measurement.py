@@ -194,10 +194,11 @@ class LibraryMeasurement:
         arm = (apply_changes(self.library, changes), keys)
         found = await self.runs.run_arms({"proposed": arm}, "as proposed")
         worth = pair_readings(full, found["proposed"], LEVEL)
-        return ProposedWorth(tuple(change.id for change in changes), worth, _describe_proposed(worth))
+        return ProposedWorth(tuple(change.id for change in changes), worth, describe_proposed(worth))
 
 
-def _describe_proposed(worth: PairedWorth) -> str:
+def describe_proposed(worth: PairedWorth) -> str:
+    """What all proposals together do, in a sentence."""
     if worth.difference is None or worth.interval is None:
         return "The library as proposed was run on too few tasks to say anything of all proposals together."
     low, high = -worth.interval.high, -worth.interval.low

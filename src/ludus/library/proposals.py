@@ -14,12 +14,18 @@ from ludus.catalogue import DESCRIPTION_CHARS
 from ludus.errors import ConfigError
 from ludus.library.duplicates import DuplicateGroup
 from ludus.library.line_evidence import SUPERFLUOUS, PassageEvidence, normalize
-from ludus.library.worth import SkillWorth
+from ludus.library.worth import SkillVerdict, SkillWorth
 from ludus.reflact.ledger.passages import drop_passages, list_passages
 from ludus.skill import FrontMatter, Skill, add_front_matter, make_name
 from ludus.skill_library import LibraryPackage, SkillLibrary, make_package
 
 LibraryAction = Literal["retire", "merge", "split", "trim"]
+
+
+RETIRED: tuple[SkillVerdict, ...] = ("hurts", "below its price", "never loads")
+"""The verdicts after which a skill is proposed to be retired."""
+STEPS_IN = 0.1
+"""From this share of rollouts without another skill on, one is needed when that other one is gone."""
 
 
 class LibraryChange(Struct, frozen=True, kw_only=True):
@@ -79,8 +85,9 @@ def _list_changes(
     for group in groups:
         if group.verdict == "one is enough":
             yield _merge(library, group)
+    waiting = _list_waiting(skills)
     for skill in skills:
-        if skill.verdict in ("hurts", "below its price", "never loads"):
+        if skill.verdict in RETIRED and skill.name not in waiting:
             yield LibraryChange(
                 id="", action="retire", skills=(skill.name,), removed=(skill.name,), reason=skill.sentence
             )
@@ -90,6 +97,13 @@ def _list_changes(
             yield split
         if trim := _trim(library.get(name), own):
             yield trim
+
+
+def _list_waiting(skills: Sequence[SkillWorth]) -> set[str]:
+    """Skills that never load because another one is loaded in their place that is retired: their turn comes then."""
+    idle = {skill.name for skill in skills if skill.verdict == "never loads"}
+    taken = (skill.instead for skill in skills if skill.verdict in RETIRED)
+    return {name for instead in taken for name, share in instead.items() if share >= STEPS_IN} & idle
 
 
 # ---- merge ----------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -23,10 +23,12 @@ from ludus.models import Model
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.skill import DOCUMENT, Skill, add_front_matter
 from ludus.skill_examples import parse_examples, remove_examples
-from ludus.skill_library import SkillLibrary
 from ludus.tools import Tool
 from ludus.tools.toolsets import BUILTIN, Registry
 from ludus.types import Count, Exit, JsonObject, Message, Positive, Replayed, Sampling, StopReason, Task, Turn, Whole
+
+if TYPE_CHECKING:  # most runs have no library
+    from ludus.skill_library import SkillLibrary
 
 SKILLS = "/tmp/skills"
 """The folder for skills in a slot, outside of the files that `verify` sees."""
@@ -101,7 +103,7 @@ class Policy:
     name and description (`listed`)."""
     skill_folder: str = ""
     """The folder for skills in a slot; empty: where the agent looks for them."""
-    library: SkillLibrary | None = None
+    library: "SkillLibrary | None" = None
     """Packages among which the agent chooses, in place of one skill."""
     examples_as: ExamplesAs = "text"
     """Where the skill's worked examples are: in its text, or as earlier turns of the conversation."""
@@ -192,7 +194,7 @@ class Policy:
         assert front is not None  # `skill_file` adds one
         return f"{_READ_FILE}\n\n{_list_skill(front.name, front.description, path)}"
 
-    def _announce_library(self, library: SkillLibrary, slot: bool) -> str:
+    def _announce_library(self, library: "SkillLibrary", slot: bool) -> str:
         if not library.packages or (slot and self.lists_skills):
             return ""
         places = (self._find_path(each.name) if slot else "" for each in library.packages)

@@ -3,17 +3,18 @@
 Findings are of texts. They count for a passage of the library that says the same, whatever file it is in now.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
+from ludus.config import list_assumed
 from ludus.errors import ConfigError
 from ludus.library.line_evidence import PassageFinding, normalize
 from ludus.reflact.ledger.line_records import Assessment
-from ludus.reflact.report.line_histories import collect_histories
+from ludus.reflact.report.line_histories import LineHistory, collect_histories
 from ludus.reflact.train_settings import TrainSettings
 from ludus.reflact.training_run import read_records
 from ludus.run_info import describe_kind, find_kind
@@ -67,14 +68,21 @@ def _read_audit(path: Path) -> Mapping[str, PassageFinding]:
 
 def _read_training(directory: RunDir) -> Mapping[str, PassageFinding]:
     recorded: Mapping[str, Any] = directory.config
-    settings = msgspec.convert(recorded.get("train", {}), TrainSettings)
+    known = {f.name for f in msgspec.structs.fields(TrainSettings)}  # this version may lack some
+    given = {name: value for name, value in recorded.get("train", {}).items() if name in known}
+    settings = msgspec.convert(list_assumed()["train"] | given, TrainSettings)
     if settings.recipe != "ledger":
         raise ConfigError(
             f"library.evidence: {directory.path} has no evidence for single lines; only the recipe `ledger` collects it"
         )
+    return list_findings(collect_histories(list(read_records(directory)), settings.ledger.tuning))
+
+
+def list_findings(histories: Iterable[LineHistory]) -> Mapping[str, PassageFinding]:
+    """What a training run found, by the text of the line. Lines that it gave up have no finding."""
     return {
         normalize(each.line.edit.content or each.line.edit.target): _judge(each.assessment)
-        for each in collect_histories(list(read_records(directory)), settings.ledger.tuning)
+        for each in histories
         if each.assessment is not None
     }
 

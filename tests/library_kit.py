@@ -16,6 +16,7 @@ from ludus.models.scripted import ScriptedModel, call, say
 from ludus.policy import Policy
 from ludus.runner import Runner
 from ludus.sandbox import Sandbox, SandboxSpec
+from ludus.sandbox.pool import Pool
 from ludus.skill import Skill, SkillFile
 from ludus.skill_library import SkillLibrary, make_library, make_package
 from ludus.stats import Interval
@@ -90,13 +91,14 @@ async def measure_library(
     replicates: int = 4,
     most: int | None = None,
     script: Any = act_in_kinds,
+    pool: Pool | None = None,
     **settings: Any,
 ) -> LibraryReport:
     """Measure a library in this process."""
     env = env or KindTasks()
     tasks = tuple(env.tasks("train"))
     policy = Policy(ScriptedModel(script), library=library)
-    runs = LibraryRuns(Runner(env, None), policy, {task.id: task for task in tasks}, 0, most, lambda *_: None)
+    runs = LibraryRuns(Runner(env, pool), policy, {task.id: task for task in tasks}, 0, most, lambda *_: None)
     return await LibraryMeasurement(runs, library, tasks, replicates, LibrarySettings(**settings), {}).measure("x")
 
 

@@ -12,6 +12,7 @@ of the useless skills are not called useful. "Not enough evidence" counts as not
 
 import argparse
 import asyncio
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -122,6 +123,7 @@ def run() -> int:
         report = measure_world(world)
         covered += count_verdicts(world, report, counts)
         rollouts += report.rollouts
+        print(f"world {seed - first + 1} of {options.worlds}: {report.summary}", file=sys.stderr, flush=True)
         if report.proposed is not None and report.proposed.worth.difference is not None:
             gains.append(-report.proposed.worth.difference)
     spent = time.process_time() - started

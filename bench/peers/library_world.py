@@ -31,7 +31,10 @@ _FILLER = (
     "Write dates with the year first.",
     "Ask for nothing that can be looked up.",
 )
-_WORDS = tuple("amber birch cedar delta ember fjord grove heath inlet jetty knoll ledge marsh north ocean pine".split())
+_WORDS = (
+    "amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heath",
+    "inlet", "jetty", "knoll", "ledge", "marsh", "north", "ocean", "pine",
+)  # fmt: skip
 
 
 def draw(*key: object) -> float:
@@ -133,7 +136,7 @@ class LibraryWorld:
     def described(self) -> dict[str, str]:
         return {name: re.findall("^description: (.*)$", text, re.M)[0] for name, text in self.documents.items()}
 
-    def measure_truth(self, names: Sequence[str], tasks: int = 300, runs: int = 8) -> float | None:
+    def measure_truth(self, names: Sequence[str], tasks: int = 150, runs: int = 4) -> float | None:
         """What the skills are worth together on the rollouts that load one of them; None if none does."""
         return self._average(tasks, runs, names, lambda name: name in names)
 

@@ -15,7 +15,7 @@ import asyncio
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from common import Check, describe_machine, print_verdict, render_table
@@ -58,7 +58,7 @@ class LibraryTasks(Env, frozen=True):
 def make_agent(world: LibraryWorld, tasks: dict[str, WorldTask]) -> ScriptedModel:
     """An agent that chooses among the descriptions in its instructions, and does what it has read."""
 
-    def act(messages: list[Message], tools: object, sampling: object) -> Message:
+    def act(messages: Sequence[Message], tools: object, sampling: object) -> Message:
         task = tasks[next(m.content for m in messages if m.role == "user").removeprefix("Task ")]
         run = (getattr(sampling, "seed", 0) or 0) - 1_000_003 * (1 + any(m.role == "assistant" for m in messages))
         run %= 2**31

@@ -469,7 +469,9 @@ def main() -> int:
     parser.add_argument("--docs", action="store_true", help=f"write the tables into {PAGE.relative_to(ROOT)}")
     parser.add_argument("--lines", action="store_true", help="the families of peers/line_worlds.py, no targets")
     parser.add_argument("--methods", help="only these: 'GEPA; ledger:block_size=4'")
-    parser.add_argument("--families", help="only these: 'easy; many, append only' (the name alone: with and without repair)")
+    parser.add_argument(
+        "--families", help="only these: 'easy; many, append only' (the name alone: with and without repair)"
+    )
     parser.add_argument("--results", type=Path, help="keep finished runs in this file, and use those that are in it")
     parser.add_argument("--workers", type=int, default=2, help="processes at a time (default 2)")
     parser.add_argument("--cache", type=Path, default=CACHE, help=f"folder for the peers (default {CACHE})")

@@ -1,7 +1,7 @@
 """Skills in slots: where they lie, and what is recorded of them. The witnesses are the slot and the conversation."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import pytest
@@ -14,6 +14,7 @@ from ludus.runner import Job, Runner, RunOptions
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.sandbox.profiles import open_pool
 from ludus.skill import DOCUMENT, Skill, SkillFile
+from ludus.skill_library import make_library, make_package
 from ludus.skill_use import PlacedSkill, decide_use, starts_script
 from ludus.tools import Tool, tool
 from ludus.types import Call, Message, Rollout, Score, SkillUse, Task
@@ -54,7 +55,7 @@ class Shell(Env, frozen=True):
         return Score.of(1.0, left.text)
 
 
-async def act(backend: str, *commands: str, skill: Skill = SKILL, **fields: Any) -> Rollout:
+async def act(backend: str, *commands: str, skill: Skill | None = SKILL, **fields: Any) -> Rollout:
     """Let the loop run commands, in a slot with the skill."""
     script = [*(call("shell", command=command) for command in commands), say("Done.")]
     options: dict[str, Any] = {"skill_as": "listed", **fields}
@@ -259,3 +260,60 @@ LOOKS = [
 )
 def test_commands_that_start_a_script(command: str, starts: bool):
     assert starts_script(command, "scripts/c.py") is starts
+
+
+# ---- a library ------------------------------------------------------------------------------------------------------
+
+OTHER = Skill(
+    "---\nname: cloud-work\ndescription: Names clouds.\n---\n\n"
+    "# Clouds\n\nAlways convert inches to centimetres first.\nA cirrus cloud is thin and high.\n"
+)
+LIBRARY = make_library([make_package(SKILL), make_package(OTHER)])
+ALL = "${TMPDIR:-/tmp}/skills"
+
+
+async def use_library(backend: str, *commands: str, **fields: Any) -> Mapping[str, SkillUse]:
+    rollout = await act(backend, *commands, skill=None, library=LIBRARY, skill_as="text", **fields)
+    assert rollout.failure is None, rollout.failure
+    assert rollout.library_use is not None and rollout.skill_use is None
+    if backend == "local" and any(use.unseen for use in rollout.library_use.values()):
+        pytest.skip("no access times")
+    return rollout.library_use
+
+
+async def test_all_packages_lie_in_the_slot_and_each_has_its_own_record(backend: str):
+    rollout = await act(backend, skill=None, library=LIBRARY, skill_as="text")
+    system = rollout.opening[0].content
+    assert "- cloud-work: Names clouds. (file: /tmp/skills/cloud-work/SKILL.md)\n- unit-work: Converts" in system
+    found = await use_library(backend, f"cat {ALL}/unit-work/SKILL.md; cat {ALL}/unit-work/references/units.md")
+    read = ("SKILL.md", "references/units.md")
+    assert found == {"cloud-work": SkillUse(loaded=False), "unit-work": SkillUse(True, read, read)}
+
+
+async def test_a_line_that_two_packages_have_shows_neither(bwrap: str):
+    found = await use_library(bwrap, "echo 'Always convert inches to centimetres first.'")
+    assert found == {"cloud-work": SkillUse(loaded=False), "unit-work": SkillUse(loaded=False)}
+
+
+async def test_an_agent_that_removes_other_skills_changes_nothing_but_its_own_record(bwrap: str):
+    found = await use_library(bwrap, f"cat {ALL}/cloud-work/SKILL.md; rm -rf {ALL}/unit-work")
+    assert found["cloud-work"].loaded is True
+    assert found["unit-work"].loaded is None and DOCUMENT in found["unit-work"].changed
+    again = await use_library(bwrap, f"ls {ALL}/unit-work")
+    assert again["unit-work"] == SkillUse(loaded=False), "the next slot has it"
+
+
+async def test_a_link_in_place_of_a_package_is_a_change(bwrap: str):
+    found = await use_library(bwrap, f"cd {ALL}; mv unit-work old; ln -s old unit-work; cat unit-work/SKILL.md")
+    assert DOCUMENT in found["unit-work"].changed
+
+
+async def test_a_folder_that_the_task_has_is_not_replaced_for_any_package(bwrap: str):
+    class Has(Shell, frozen=True):
+        async def setup(self, task: Task, box: Sandbox) -> None:
+            await box.exec(f"mkdir -p {ALL}/unit-work")
+
+    policy = Policy(ScriptedModel([say("x")]), library=LIBRARY)
+    async with open_pool(bwrap) as pool:
+        rollout = await run(Job(TASK, policy), Runner(Has(), pool, options=RunOptions(retries=0)))
+    assert rollout.failure is not None and "unit-work already" in rollout.failure.message

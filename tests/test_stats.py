@@ -381,3 +381,10 @@ def test_never_loaded_is_told_apart_from_did_not_help_and_unknown_is_neither():
     assert mixed and (mixed.loaded, mixed.unknown, mixed.files) == (2, 0, {"references/a.md": 2})
     assert mixed.scripts == {"scripts/x": 1}
     assert describe_loads(mixed) == "2 of 3 rollouts (67 %); mean 0.500 where it was loaded, 0.250 where it was not"
+
+
+def test_quantiles_of_student_s_t_at_other_levels_agree_with_tables():
+    for freedom, share, value in ((1, 0.995, 63.657), (4, 0.99, 3.747), (9, 0.9975, 3.690), (30, 0.995, 2.750)):
+        assert compute_t_quantile(freedom, share) == pytest.approx(value, abs=1e-3)
+    wide, narrow = (compute_interval([0.48, 0.5, 0.52], level=level) for level in (0.99, 0.95))
+    assert wide and narrow and wide.low < narrow.low and wide.high > narrow.high

@@ -32,13 +32,16 @@ class HarnessSettings(Settings, frozen=True):
 class AgentSettings(Settings, frozen=True):
     """The agent: what it is told beside the environment's own text, and which program it is."""
 
-    added_later: ClassVar[tuple[str, ...]] = ("skill_folder",)
+    added_later: ClassVar[tuple[str, ...]] = ("skill_folder", "library")
 
     system: str = ""
     """System text, added after the environment's."""
     skill: str = ""
     """A file with instructions (such as a SKILL.md), added after the system text; or the folder of a skill package (see
     docs/skills.md)."""
+    library: str = ""
+    """A folder of skill packages, in place of `skill`: all of them lie in the slot, the agent is told their names and
+    descriptions, and reads what fits the task. Where there is no slot it reads them with the tool `load_skill`."""
     skill_as: SkillAs = "text"
     """How the agent gets the skill: in the system text (`text`); as files in its slot, in the Agent Skills form, whose
     path the system text names (`file`); `both`; or `listed`, as agents deploy skills: it is told name and description,

@@ -124,12 +124,12 @@ def compare_scores(scores: Mapping[str, Mapping[TaskKey, TaskScore]]) -> Iterato
         yield _compare_pair(a, scores[a], b, scores[b])
 
 
-def compute_paired_interval(differences: Sequence[float], reach: float = 1.0) -> Interval | None:
-    """The 95 % interval of the mean of differences between -`reach` and `reach`. None for fewer than two."""
+def compute_paired_interval(differences: Sequence[float], reach: float = 1.0, level: float = 0.95) -> Interval | None:
+    """The interval of the mean of differences between -`reach` and `reach`. None for fewer than two."""
     if len(differences) >= 2 and not any(differences):
-        bound = compute_interval([0.0] * len(differences), 0.0, reach)
+        bound = compute_interval([0.0] * len(differences), 0.0, reach, level)
         return Interval(-bound.high, bound.high) if bound else None
-    return compute_interval(differences, -reach, reach)
+    return compute_interval(differences, -reach, reach, level)
 
 
 def _compare_pair(

@@ -272,6 +272,7 @@ class NodeWorker:
         policy = replace(
             base,
             skill=patch.skill,
+            library=patch.library,
             sampling=own if patch.sampling == own else patch.sampling,  # records leave out the default itself, no copy
             limits=patch.limits,
             system=patch.system,

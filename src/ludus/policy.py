@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -26,6 +26,9 @@ from ludus.skill_examples import parse_examples, remove_examples
 from ludus.tools import Tool
 from ludus.tools.toolsets import BUILTIN, Registry
 from ludus.types import Count, Exit, JsonObject, Message, Positive, Replayed, Sampling, StopReason, Task, Turn, Whole
+
+if TYPE_CHECKING:  # most runs have no library
+    from ludus.skill_library import SkillLibrary
 
 SKILLS = "/tmp/skills"
 """The folder for skills in a slot, outside of the files that `verify` sees."""
@@ -100,6 +103,8 @@ class Policy:
     name and description (`listed`)."""
     skill_folder: str = ""
     """The folder for skills in a slot; empty: where the agent looks for them."""
+    library: "SkillLibrary | None" = None
+    """Packages among which the agent chooses, in place of one skill."""
     examples_as: ExamplesAs = "text"
     """Where the skill's worked examples are: in its text, or as earlier turns of the conversation."""
     agent: "Agent | None" = None
@@ -120,10 +125,15 @@ class Policy:
         return self.agent.name if self.agent else ""
 
     @cached_property
+    def skill_hash(self) -> str:
+        """What identifies its skill, or its library, on records; empty if it has none."""
+        text = self.skill if self.library is None else self.library
+        return text.hash if text is not None else ""
+
+    @cached_property
     def fingerprint(self) -> str:
         """A hash that is equal for policies that act alike, in every process and on every machine."""
-        skill = self.skill.hash if self.skill else ""
-        parts = (self.model_name, skill, self.sampling, self.limits, self.system, self.toolsets)
+        parts = (self.model_name, self.skill_hash, self.sampling, self.limits, self.system, self.toolsets)
         if self.skill_as != "text":
             parts = (*parts, self.skill_as)
         if self.agent is not None and self.agent.identity is not None:
@@ -140,8 +150,18 @@ class Policy:
         if self.skill is None or self.skill_as == "text" or not self.skill.text.strip():
             return None
         named = add_front_matter(self.skill, "task-skill", "What to know and to do for tasks of this kind.")
+        return self._find_path(named.front.name if named.front else ""), named
+
+    @cached_property
+    def skill_files(self) -> tuple[tuple[str, Skill], ...]:
+        """The same for each skill that is put into the slot: the one of the policy, or those of its library."""
+        if self.library is not None:
+            return tuple((self._find_path(each.name), each.skill) for each in self.library.packages)
+        return () if self.skill_file is None else (self.skill_file,)
+
+    def _find_path(self, name: str) -> str:
         folder = self.skill_folder or (self.agent.skills if self.agent else "") or SKILLS
-        return f"{folder.rstrip('/')}/{named.front.name if named.front else ''}/{DOCUMENT}", named
+        return f"{folder.rstrip('/')}/{name}/{DOCUMENT}"
 
     @property
     def lists_skills(self) -> bool:
@@ -150,12 +170,14 @@ class Policy:
         parts = own.split("/")[-2:]  # `.claude/skills` of the home or of a project
         return bool(own) and (not self.skill_folder or self.skill_folder.rstrip("/").split("/")[-2:] == parts)
 
-    def build_system_text(self, env_system: str) -> str:
-        """The environment's system text, the policy's own, and the skill, in this order."""
+    def build_system_text(self, env_system: str, *, slot: bool = True) -> str:
+        """The environment's system text, the policy's own, and the skill, in this order. `slot`: whether there is one,
+        in which a library lies."""
         text = self.skill.text if self.skill and self.skill_as in ("text", "both") else ""
         if self.examples_as == "turns":
             text = remove_examples(text)
-        parts = (env_system, self.system, text, self._announce_skill())
+        announced = self._announce_skill() if self.library is None else self._announce_library(self.library, slot)
+        parts = (env_system, self.system, text, announced)
         return "\n\n".join(part for part in parts if part)
 
     def _announce_skill(self) -> str:
@@ -170,11 +192,14 @@ class Policy:
             return ""
         front = skill.front
         assert front is not None  # `skill_file` adds one
-        return (
-            "There are skills: instructions for some kinds of tasks. If the description of one fits the task, read its "
-            f"file before you begin. Paths in it are relative to its folder.\n\n- {front.name}: "
-            f"{' '.join(front.description.split())} (file: {path})"
-        )
+        return f"{_READ_FILE}\n\n{_list_skill(front.name, front.description, path)}"
+
+    def _announce_library(self, library: "SkillLibrary", slot: bool) -> str:
+        if not library.packages or (slot and self.lists_skills):
+            return ""
+        places = (self._find_path(each.name) if slot else "" for each in library.packages)
+        lines = (_list_skill(p.name, p.description, at) for p, at in zip(library.packages, places, strict=True))
+        return "\n".join([_READ_FILE if slot else _CALL_TOOL, "", *lines])
 
     @cached_property
     def example_messages(self) -> tuple[Message, ...]:
@@ -185,6 +210,20 @@ class Policy:
             (Message("user", one.input), Message("assistant", one.output)) for one in parse_examples(self.skill.text)
         )
         return tuple(message for pair in pairs for message in pair)
+
+
+_READ_FILE = (
+    "There are skills: instructions for some kinds of tasks. If the description of one fits the task, read its file "
+    "before you begin. Paths in it are relative to its folder."
+)
+_CALL_TOOL = (
+    "There are skills: instructions for some kinds of tasks. If the description of one fits the task, load it with the "
+    "tool load_skill before you begin; the tool also reads the files that it names."
+)
+
+
+def _list_skill(name: str, description: str, path: str) -> str:
+    return f"- {name}: {' '.join(description.split())}{f' (file: {path})' if path else ''}"
 
 
 # ---- acting -------------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from ludus.models import Model, find_capability
 from ludus.policy import Agent, Policy, Scene
 from ludus.sandbox import SandboxSpec
 from ludus.skill import Skill
+from ludus.skill_library import SkillLibrary
 from ludus.tokens import AdoptingModel
 from ludus.types import (
     Completion,
@@ -168,7 +169,8 @@ def restore_policy(policy: Policy, env: Env, origin: Replayed, record: Rollout, 
         raise ConfigError(f"{inner.name} brings a model of its own: the recorded replies cannot be played to it")
     return replace(
         policy,
-        skill=_find_skill(policy, env, record),
+        skill=None if policy.library else _find_skill(policy, env, record),
+        library=policy.library and _find_library(policy.library, record),
         toolsets=policy.toolsets if policy.agent_name else record.provenance.toolsets,
         skipped=record.provenance.skipped,
         agent=ReplayAgent(inner, record, origin, goes_on),
@@ -188,6 +190,19 @@ def _find_skill(policy: Policy, env: Env, record: Rollout) -> Skill | None:
         raise ConfigError(
             f"agent.skill: the rollout had the skill {wanted}, which the settings do not have: name the file that has "
             "it with --agent.skill"
+        )
+    return found
+
+
+def _find_library(library: SkillLibrary, record: Rollout) -> SkillLibrary:
+    """The library of a record: the one of the settings, or that without one of its packages."""
+    wanted = record.provenance.skill
+    candidates = (library, *(library.leave_out(name) for name in library.names))
+    found = next((each for each in candidates if each.hash == wanted), None)
+    if found is None:
+        raise ConfigError(
+            f"agent.library: the rollout had the library {wanted}, which is neither the one in the folder now nor that "
+            "without one of its packages: restore the folder as it was"
         )
     return found
 

@@ -60,7 +60,7 @@ async def run(job: Job, runner: Runner, *, attempt: int = 1) -> Rollout:
             log.start()
             if box is not None and env.sandbox is not None:
                 await set_up(env, job.task, box, job.policy.limits)
-            placed = await _place_skill(job.policy, box)
+            placed = await _place_skills(job.policy, box)
             log.scene = scene = _make_scene(job, runner, box)
             told = scene.opening
             try:
@@ -173,25 +173,32 @@ async def _lease_slot(job: Job, runner: Runner) -> AsyncGenerator[Sandbox | None
         yield box
 
 
-async def _place_skill(policy: Policy, box: Sandbox | None) -> "PlacedSkill | None":
-    """Put the skill's files into the slot, if the policy has any."""
-    if policy.skill_file is None:
-        return None
-    from ludus.skill_use import place_skill  # most runs have no such files
+async def _place_skills(policy: Policy, box: Sandbox | None) -> "Sequence[PlacedSkill]":
+    """Put the files of the policy's skills into the slot, if it has any. A library needs no slot: see `_make_scene`."""
+    if not policy.skill_files or (box is None and policy.library is not None):
+        return ()
+    from ludus.skill_use import place_skills  # most runs have no such files
 
-    return await place_skill(*policy.skill_file, box)
+    return await place_skills(policy.skill_files, box)
 
 
 async def _add_skill_use(
-    acted: Rollout, placed: "PlacedSkill | None", scene: Scene, told: Sequence[Message]
+    acted: Rollout, placed: "Sequence[PlacedSkill]", scene: Scene, told: Sequence[Message]
 ) -> Rollout:
-    """The rollout with what became of its skill's files."""
-    if placed is None or scene.box is None:
-        return acted
-    from ludus.skill_use import survey_skill
+    """The rollout with what became of the files of its skills."""
+    library = scene.policy.library
+    if library is not None and scene.box is None:
+        from ludus.tools.skill_loading import read_skill_calls
 
-    use = await survey_skill(placed, scene.policy, scene.box, told, acted.messages)
-    return msgspec.structs.replace(acted, skill_use=use)
+        return msgspec.structs.replace(acted, library_use=read_skill_calls(library, acted.turns))
+    if not placed or scene.box is None:
+        return acted
+    from ludus.skill_use import survey_skills
+
+    uses = await survey_skills(placed, scene.policy, scene.box, told, acted.messages)
+    if library is None:
+        return msgspec.structs.replace(acted, skill_use=uses[0])
+    return msgspec.structs.replace(acted, library_use=dict(zip(library.names, uses, strict=True)))
 
 
 def _make_scene(job: Job, runner: Runner, box: Sandbox | None) -> Scene:
@@ -201,7 +208,7 @@ def _make_scene(job: Job, runner: Runner, box: Sandbox | None) -> Scene:
     agent = policy.agent_name
     with boundary(SetupError, f"{env.name}: tools and opening of task '{job.task.id}'"):
         own = make_own_tools(env, job.task, box)
-        shared = () if agent else tuple(make_tools(toolsets, box, policy.registry))
+        shared = () if agent else (*make_tools(toolsets, box, policy.registry), *_make_skill_tools(policy, box))
         opening = (*policy.example_messages, *make_opening(env, job.task))
     if policy.agent is not None and policy.agent.needs_slot and own:  # a program in a slot cannot call them
         names = ", ".join(tool.name for tool in own)
@@ -214,7 +221,7 @@ def _make_scene(job: Job, runner: Runner, box: Sandbox | None) -> Scene:
             f"the user of {env.name} goes on after a reply, and {agent} ends with its reply: leave agent.harness out",
             retryable=False,
         )
-    system = policy.build_system_text(env.make_system(job.task))
+    system = policy.build_system_text(env.make_system(job.task), slot=box is not None)
     offer = _check_offer(_Offer(shared, own), env)
     opening = (Message("system", system), *opening) if system else opening
     scene = Scene(
@@ -231,6 +238,15 @@ def _make_scene(job: Job, runner: Runner, box: Sandbox | None) -> Scene:
     if can_follow_up(env):
         scene.next_message = _make_next_message(env, offer, scene)
     return scene
+
+
+def _make_skill_tools(policy: Policy, box: Sandbox | None) -> tuple[Tool, ...]:
+    """The tool that reads the packages of a library, where they do not lie in a slot."""
+    if policy.library is None or not policy.library.packages or box is not None:
+        return ()
+    from ludus.tools.skill_loading import make_skill_tool  # most runs have no library
+
+    return (make_skill_tool(policy.library),)
 
 
 @dataclass(frozen=True)
@@ -317,7 +333,7 @@ def _make_provenance(job: Job, env: Env, tools: tuple[str, ...], attempt: int) -
     return Provenance(
         policy=policy.fingerprint,
         model=policy.model_name,
-        skill=policy.skill.hash if policy.skill else "",
+        skill=policy.skill_hash,
         sampling=policy.sampling,
         seed=job.seed,
         replicate=job.replicate,

@@ -30,7 +30,7 @@ from ludus.config.build_tools import open_registry
 from ludus.config.build_trackers import build_trackers
 from ludus.config.secrets import list_secrets
 from ludus.config.token_mode import prepare_model
-from ludus.config.tree import CATALOGUE, CONTENT, PLAN, SHARDS, TRAINING, WEIGHTS
+from ludus.config.tree import CATALOGUE, CONTENT, PACKAGES, PLAN, SHARDS, TRAINING, WEIGHTS
 from ludus.control import RunControl
 from ludus.encoding import to_json
 from ludus.env import Env
@@ -85,7 +85,7 @@ class RunKind:
 
     def make_record(self, config: Config, content: Mapping[str, str] | None = None) -> dict[str, Any]:
         """The settings that decide such a run, and hashes of the content that they name."""
-        left_out = ((TRAINING | WEIGHTS | SHARDS | CATALOGUE) - self.sections) | PLAN | self.left_out
+        left_out = ((TRAINING | WEIGHTS | SHARDS | CATALOGUE | PACKAGES) - self.sections) | PLAN | self.left_out
         record = {name: value for name, value in to_record(config).items() if name not in left_out}
         return record if content is None else {**record, CONTENT: content}
 

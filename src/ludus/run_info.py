@@ -254,6 +254,7 @@ _WORDS: Mapping[str, str] = {
     "replay": "a replayed rollout",
     "fork": "a run of fork",
     "triggers": "a measurement of triggers",
+    "library": "a measurement of a library",
 }
 BATCHES = ("evaluate", "process", "plan")
 """Kinds with the same outcomes. A plan's calibration is the begin of a run."""

@@ -1,6 +1,6 @@
 """A skill in a slot: its files are placed where the agent looks for them, and what became of them is recorded.
 
-    place_skill ──> the agent acts ──> survey_skill ──> SkillUse on the rollout
+    place_skills ──> the agent acts ──> survey_skills ──> SkillUse on the rollout, one for each skill
 
 Nothing here asks the agent. There are two witnesses. The **slot**: before the agent acts, the access times of the files
 are set far back, so that the first process that opens one moves its time. A probe shows first whether the file system
@@ -20,8 +20,10 @@ import io
 import re
 import shlex
 import tarfile
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import msgspec
 
@@ -51,13 +53,15 @@ class PlacedSkill:
     """The inode and the change time of each file."""
     unseen: str = ""
     """Why the slot cannot tell which files are opened; empty if it can."""
+    shared: frozenset[str] = frozenset()
+    """Lines that another skill in the slot has too. They do not show which of them was read."""
 
 
 # ---- placing --------------------------------------------------------------------------------------------------------
 
 
-async def place_skill(path: str, skill: Skill, box: Sandbox | None) -> PlacedSkill:
-    """Write the skill's files to the folder of `path`, the path of its document.
+async def place_skills(wanted: Sequence[tuple[str, Skill]], box: Sandbox | None) -> tuple[PlacedSkill, ...]:
+    """Write the files of each skill to the folder of its path, the path of its document.
 
     Raises:
         SetupError: there is no slot, the task has files of its own there, or they could not be written.
@@ -66,86 +70,130 @@ async def place_skill(path: str, skill: Skill, box: Sandbox | None) -> PlacedSki
         raise SetupError(
             "agent.skill_as: the environment has no slot for the skill's file: use agent.skill_as text", retryable=False
         )
-    with boundary(SetupError, f"{path} could not be written"):
-        folder = (await resolve_path(path, box)).removesuffix(f"/{DOCUMENT}")
-        inside = box.resolve(folder)
-        if (await box.exec(f"test -e {shlex.quote(inside)} || test -L {shlex.quote(inside)}")).exit_code == 0:
+    with boundary(SetupError, f"{wanted[0][0]} could not be written"):
+        names = [path.split("/")[-2] for path, _ in wanted]
+        root = await resolve_path(
+            wanted[0][0].removesuffix(f"/{names[0]}/{DOCUMENT}"), box
+        )  # all lie beside each other
+        skills = {name: skill for name, (_, skill) in zip(names, wanted, strict=True)}
+        inside = {box.resolve(f"{root}/{name}"): skill for name, skill in skills.items()}
+        for folder in await _list_existing(tuple(inside), box):
             raise SetupError(f"the task has {folder} already: choose another agent.skill_folder", retryable=False)
-        await box.unpack(pack_skill(skill), folder)
-        return await _mark_files(skill, inside, box)
+        await box.unpack(pack_skills({f"{name}/": skill for name, skill in skills.items()}), root)
+        return await _mark_files(inside, box)
 
 
-def pack_skill(skill: Skill) -> bytes:
-    """The files as an archive for the slot."""
+async def _list_existing(folders: Sequence[str], box: Sandbox) -> list[str]:
+    tests = f'for f in {_quote(folders)}; do if test -e "$f" || test -L "$f"; then echo "$f"; fi; done'
+    return (await box.exec(tests)).stdout.decode(errors="replace").splitlines()
+
+
+def pack_skills(skills: Mapping[str, Skill]) -> bytes:
+    """The files of skills as an archive for the slot. What their paths begin with → the skill."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
-        for path, content, runs in (
-            (DOCUMENT, skill.text.encode(), False),
-            *((file.path, file.content, file.executable) for file in skill.files),
-        ):
-            entry = tarfile.TarInfo(path)
-            entry.size, entry.mode = len(content), 0o755 if runs else 0o644
-            archive.addfile(entry, io.BytesIO(content))
+        for start, skill in skills.items():
+            for path, content, runs in (
+                (DOCUMENT, skill.text.encode(), False),
+                *((file.path, file.content, file.executable) for file in skill.files),
+            ):
+                entry = tarfile.TarInfo(start + path)
+                entry.size, entry.mode = len(content), 0o755 if runs else 0o644
+                archive.addfile(entry, io.BytesIO(content))
     return packed.getvalue()
 
 
-_STAT = "find . -type f -exec stat -c '%X|%i|%z|%n' {} +"
+_STAT = "-type f -exec stat -c '%X|%i|%z|%n' {} +"
 
 
-async def _mark_files(skill: Skill, folder: str, box: Sandbox) -> PlacedSkill:
-    """Set the access times back, and see whether the slot keeps them."""
-    old = f"touch -a -t {_OLD}"
+def _quote(folders: Iterable[str]) -> str:
+    return " ".join(map(shlex.quote, folders))
+
+
+async def _mark_files(skills: Mapping[str, Skill], box: Sandbox) -> tuple[PlacedSkill, ...]:
+    """Set the access times back, and see whether the slot keeps them. `skills`: by their folders."""
+    old, folders = f"touch -a -t {_OLD}", _quote(skills)
+    probe = shlex.quote(f"{next(iter(skills)).rpartition('/')[0]}/.ludus-probe")
     done = await box.exec(
-        f"cd {shlex.quote(folder)} && find . -type f -exec {old} {{}} + && printf x > ../.ludus-probe && "
-        f"{old} ../.ludus-probe && stat -c %X ../.ludus-probe && cat ../.ludus-probe > /dev/null && "
-        f"stat -c %X ../.ludus-probe && {_STAT}; rm -f {shlex.quote(folder)}/../.ludus-probe",
+        f"find {folders} -type f -exec {old} {{}} + && printf x > {probe} && {old} {probe} && stat -c %X {probe} && "
+        f"cat {probe} > /dev/null && stat -c %X {probe} && find {folders} {_STAT}; rm -f {probe}",
         timeout=_SECONDS,
         cwd="/",
     )
     lines = done.stdout.decode(errors="replace").splitlines()
+    shared = _find_shared_lines(tuple(skills.values()))
     if len(lines) < 3:
-        return PlacedSkill(folder, skill, {}, "the slot has no find, touch or stat that works")
+        unseen = "the slot has no find, touch or stat that works"
+        return tuple(PlacedSkill(folder, skill, {}, unseen, shared) for folder, skill in skills.items())
     before, after, *rest = lines
-    keeps = before.isdigit() and after.isdigit() and int(before) < _SEEN_AFTER < int(after)
-    marks = {path: mark for path, (_, mark) in _parse_stats(rest).items()}
-    return PlacedSkill(folder, skill, marks, "" if keeps and set(marks) == set(skill.paths) else _NO_TIMES)
+    keeps = before.isdigit() and after.isdigit() and int(before) < _SEEN_AFTER < int(after) and not done.truncated
+    stats = _parse_stats(rest, tuple(skills))
+    return tuple(_make_placed(folder, skill, stats[folder], keeps, shared) for folder, skill in skills.items())
 
 
-def _parse_stats(lines: Iterable[str]) -> dict[str, tuple[int, str]]:
-    """The access time, and inode and change time, of each file."""
-    found: dict[str, tuple[int, str]] = {}
+def _make_placed(
+    folder: str, skill: Skill, stats: Mapping[str, tuple[int, str]], keeps: bool, shared: frozenset[str]
+) -> PlacedSkill:
+    marks = {path: mark for path, (_, mark) in stats.items()}
+    return PlacedSkill(folder, skill, marks, "" if keeps and set(marks) == set(skill.paths) else _NO_TIMES, shared)
+
+
+@lru_cache(maxsize=64)  # the same few libraries are placed for every rollout
+def _find_shared_lines(skills: tuple[Skill, ...]) -> frozenset[str]:
+    if len(skills) == 1:
+        return frozenset()
+    counts = Counter[str]()
+    for skill in skills:
+        texts = (skill.body, *(file.text for file in skill.files))
+        counts.update({line.strip() for text in texts for line in text.splitlines()})
+    return frozenset(line for line, count in counts.items() if count > 1)
+
+
+def _parse_stats(lines: Iterable[str], folders: Sequence[str]) -> dict[str, dict[str, tuple[int, str]]]:
+    """The access time, and inode and change time, of each file: by folder and by path in it."""
+    found: dict[str, dict[str, tuple[int, str]]] = {folder: {} for folder in folders}
     for line in lines:
         parts = line.split("|", 3)
         if len(parts) == 4 and parts[0].isdigit():
-            found[parts[3].removeprefix("./")] = (int(parts[0]), f"{parts[1]} {parts[2]}")
+            folder = next((each for each in folders if parts[3].startswith(f"{each}/")), None)
+            if folder is not None:
+                found[folder][parts[3].removeprefix(f"{folder}/")] = (int(parts[0]), f"{parts[1]} {parts[2]}")
     return found
 
 
 # ---- the survey -----------------------------------------------------------------------------------------------------
 
 
-async def survey_skill(
-    placed: PlacedSkill, policy: Policy, box: Sandbox, opening: Sequence[Message], messages: Sequence[Message]
-) -> SkillUse:
-    """What the agent did with its skill. Ends the agent's processes and removes the skill's folder.
+async def survey_skills(
+    placed: Sequence[PlacedSkill],
+    policy: Policy,
+    box: Sandbox,
+    opening: Sequence[Message],
+    messages: Sequence[Message],
+) -> tuple[SkillUse, ...]:
+    """What the agent did with its skills, one by one. Ends the agent's processes and removes the skills' folders.
 
     `opening`: what the environment and the policy say first. `messages`: all that was said; other agents than the loop
     have openings of their own.
     """
-    stats, unseen = {}, placed.unseen
+    folders, unseen = tuple(each.folder for each in placed), ""
+    stats: Mapping[str, Mapping[str, tuple[int, str]]] = {}
     try:
         await box.settle()  # its shell is the agent's to change
         done = await box.exec(
-            f"cd {shlex.quote(placed.folder)} && {_STAT}; cd / && rm -rf -- {shlex.quote(placed.folder)}",
-            timeout=_SECONDS,
-            cwd="/",
+            f"find {_quote(folders)} {_STAT}; cd / && rm -rf -- {_quote(folders)}", timeout=_SECONDS, cwd="/"
         )
-        stats = _parse_stats(done.stdout.decode(errors="replace").splitlines())
+        stats = _parse_stats(done.stdout.decode(errors="replace").splitlines(), folders)
         if done.timed_out or done.truncated:
-            unseen = unseen or "the slot could not list the files in time"
+            unseen = "the slot could not list the files in time"
     except SandboxError:
-        unseen = unseen or "the slot is gone"
-    return decide_use(placed, policy, {} if unseen else stats, unseen, opening, messages)
+        unseen = "the slot is gone"
+
+    def decide(each: PlacedSkill) -> SkillUse:
+        why = each.unseen or unseen
+        return decide_use(each, policy, {} if why else stats.get(each.folder, {}), why, opening, messages)
+
+    return tuple(map(decide, placed))
 
 
 def decide_use(
@@ -164,7 +212,7 @@ def decide_use(
     )
     known = "\n".join(message.content for message in opening)
     got = [message.content for message in messages if message.role != "assistant"]
-    shown = tuple(path for path in skill.paths if _is_shown(_get_text(skill, path), got, known))
+    shown = tuple(path for path in skill.paths if _is_shown(_get_text(skill, path), got, known, placed.shared))
     scripts = [file.path for file in skill.files if file.is_script and file.path in opened]
     commands = list(_list_commands(messages)) if scripts else []
     return SkillUse(
@@ -173,7 +221,9 @@ def decide_use(
         run=tuple(path for path in scripts if any(starts_script(command, path) for command in commands)),
         changed=changed,
         unseen=unseen,
-        loaded=_decide_loaded(policy, opened, shown, changed, unseen, bool(_list_telling(skill.body, known))),
+        loaded=_decide_loaded(
+            policy, opened, shown, changed, unseen, bool(_list_telling(skill.body, known, placed.shared))
+        ),
     )
 
 
@@ -204,15 +254,17 @@ def _get_text(skill: Skill, path: str) -> str:
     return skill.body if path == DOCUMENT else skill.read(path) or ""
 
 
-def _list_telling(text: str, known: str) -> list[str]:
-    """The lines by which a text is recognised: they are long enough, and the agent was not told them before."""
+def _list_telling(text: str, known: str, shared: frozenset[str]) -> list[str]:
+    """The lines by which a text is recognised: they are long enough, the agent was not told them before, and no other
+    skill has them."""
     lines = dict.fromkeys(line.strip() for line in text.splitlines())
-    return [line for line in lines if len(line) >= _TELLING_CHARS and _WORD.search(line) and line not in known]
+    long = (line for line in lines if len(line) >= _TELLING_CHARS and line not in shared)
+    return [line for line in long if _WORD.search(line) and line not in known]
 
 
-def _is_shown(text: str, got: Sequence[str], known: str) -> bool:
+def _is_shown(text: str, got: Sequence[str], known: str, shared: frozenset[str]) -> bool:
     """Whether lines of the text are in what the model got: two of them, or one in three."""
-    telling = _list_telling(text, known)
+    telling = _list_telling(text, known, shared)
     if not telling:
         return False
     needed = min(2, -(-len(telling) // 3))

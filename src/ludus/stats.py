@@ -179,6 +179,8 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     """What was lost, by cause, with the bounds of the mean."""
     skill_loads: SkillLoads | UnsetType = UNSET
     """Of runs whose skill lay in slots as files."""
+    library_loads: Mapping[str, SkillLoads] | UnsetType = UNSET
+    """The same for each skill of a library, by name."""
 
 
 def summarize(groups: Iterable[Group]) -> RunSummary:
@@ -207,6 +209,7 @@ def summarize(groups: Iterable[Group]) -> RunSummary:
             broken=sum(t.stops[StopReason.BROKEN] for t in tallies),
         ),
         skill_loads=_count_loads([use for t in tallies for use in t.uses]),
+        library_loads=_count_library_loads([use for t in tallies for use in t.library_uses]),
     )
 
 
@@ -230,6 +233,15 @@ def _count_loads(uses: Sequence["_ScoredUse"]) -> SkillLoads | UnsetType:
         files=dict(sorted(files.items())),
         scripts=dict(sorted(scripts.items())),
     )
+
+
+def _count_library_loads(uses: Sequence[Mapping[str, "_ScoredUse"]]) -> Mapping[str, SkillLoads] | UnsetType:
+    by_name: dict[str, list[_ScoredUse]] = {}
+    for each in uses:
+        for name, use in each.items():
+            by_name.setdefault(name, []).append(use)
+    counted = {name: _count_loads(found) for name, found in sorted(by_name.items())}
+    return {name: loads for name, loads in counted.items() if loads is not UNSET} or UNSET
 
 
 # ---- what was lost ------------------------------------------------------------------------------------------------
@@ -322,8 +334,10 @@ def estimate_pass_at(k: int, scored: int, passed: int) -> float:
     return 1.0 - math.comb(scored - passed, k) / math.comb(scored, k)
 
 
-def compute_interval(task_means: Sequence[float], lowest: float = 0.0, highest: float = 1.0) -> Interval | None:
-    """The 95 % confidence interval of the mean of task means, within the range of scores.
+def compute_interval(
+    task_means: Sequence[float], lowest: float = 0.0, highest: float = 1.0, level: float = 0.95
+) -> Interval | None:
+    """The confidence interval of the mean of task means, within the range of scores.
 
     Where every task has the lowest or the highest score, there is no spread to estimate. The interval is then Wilson's
     interval of a share.
@@ -333,10 +347,10 @@ def compute_interval(task_means: Sequence[float], lowest: float = 0.0, highest: 
         return None
     mean = math.fsum(task_means) / tasks
     if mean in (lowest, highest):
-        z = statistics.NormalDist().inv_cdf(0.975)
+        z = statistics.NormalDist().inv_cdf(0.5 + level / 2)
         reach = (highest - lowest) * z * z / (tasks + z * z)
         return Interval(lowest, lowest + reach) if mean == lowest else Interval(highest - reach, highest)
-    half = compute_t_quantile(tasks - 1) * statistics.stdev(task_means) / math.sqrt(tasks)
+    half = compute_t_quantile(tasks - 1, 0.5 + level / 2) * statistics.stdev(task_means) / math.sqrt(tasks)
     return Interval(max(lowest, mean - half), min(highest, mean + half))
 
 
@@ -404,8 +418,11 @@ def compute_win_probability(wins: int, losses: int) -> float:
 _T_975 = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622)
 
 
-def compute_t_quantile(freedom: int) -> float:
-    """The 97.5 % quantile of Student's t: a table below ten degrees of freedom, else a series in 1/freedom."""
+def compute_t_quantile(freedom: int, share: float = 0.975) -> float:
+    """A quantile of Student's t above the median. That of 97.5 %: a table below ten degrees of freedom, else a series
+    in 1/freedom. Others: by bisection of the distribution function."""
+    if abs(share - 0.975) > 1e-9:
+        return _bisect_t(freedom, share)
     if freedom <= len(_T_975):
         return _T_975[freedom - 1]
     z = statistics.NormalDist().inv_cdf(0.975)
@@ -413,6 +430,29 @@ def compute_t_quantile(freedom: int) -> float:
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
     third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
     return z + first / freedom + second / freedom**2 + third / freedom**3
+
+
+def _bisect_t(freedom: int, share: float) -> float:
+    low, high = 0.0, 1.0
+    while _compute_t_share(high, freedom) < share and high < 1e9:
+        high *= 2
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _compute_t_share(middle, freedom) < share else (low, middle)
+    return high
+
+
+def _compute_t_share(t: float, freedom: int) -> float:
+    """The distribution function of Student's t for t ≥ 0: a finite sum for whole degrees of freedom."""
+    angle = math.atan(t / math.sqrt(freedom))
+    cosine, odd = math.cos(angle) ** 2, freedom % 2
+    term, total = 1.0, 0.0
+    for k in range(1 + odd, freedom, 2):  # 1, 3, … for even ones; 2, 4, … for odd ones
+        total += term
+        term *= k / (k + 1) * cosine
+    if not odd:
+        return 0.5 + math.sin(angle) * total / 2
+    return 0.5 + (angle + math.sin(angle) * math.cos(angle) * total) / math.pi
 
 
 def compute_agreement(grades: Sequence["_Grades"]) -> JudgeAgreement | None:
@@ -462,6 +502,8 @@ class _Tally:
     """What two judges said, where there are two."""
     uses: tuple["_ScoredUse", ...]
     """What became of the skill's files."""
+    library_uses: tuple[Mapping[str, "_ScoredUse"], ...]
+    """The same for each skill of a library."""
 
 
 def _tally_group(group: Group) -> _Tally:
@@ -486,6 +528,11 @@ def _tally_group(group: Group) -> _Tally:
             _ScoredUse(r.skill_use, r.score.value if r.score else None)
             for r in group.rollouts
             if r.skill_use is not None
+        ),
+        library_uses=tuple(
+            {name: _ScoredUse(use, r.score.value if r.score else None) for name, use in r.library_use.items()}
+            for r in group.rollouts
+            if r.library_use is not None
         ),
     )
 

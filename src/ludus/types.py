@@ -437,6 +437,8 @@ class Rollout(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """None: it was not run by an engine."""
     skill_use: SkillUse | None = None
     """What became of the skill's files; None if it had none in its slot."""
+    library_use: Mapping[str, SkillUse] | None = None
+    """The same for each package of a library, by name; None if it had no library."""
 
     def __post_init__(self) -> None:
         if self.score is not None and self.failure is not None:

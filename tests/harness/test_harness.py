@@ -34,6 +34,7 @@ from ludus.runner import Job, Runner, RunOptions
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.sandbox.profiles import open_pool
 from ludus.skill import Skill, SkillFile
+from ludus.skill_library import make_library, make_package
 from ludus.tools import tool
 from ludus.types import Call, Message, Replayed, Rollout, Score, SkillUse, StopReason, Task, ToolSpec
 
@@ -237,6 +238,29 @@ async def test_a_package_is_loaded_when_the_agent_s_model_got_it_and_not_when_th
     only = tiny(lists + "print(ask([{'role': 'user', 'content': 'There is a skill: greet.'}])['content'])")
     rollout = await once(only, ScriptedModel([say("Done.")]), skill=PACKAGE, skill_as="listed")
     assert rollout.skill_use == SkillUse(loaded=False, opened=("SKILL.md",))
+
+
+async def test_a_library_lies_where_the_agent_looks_and_what_its_model_got_is_known_of_each_package():
+    other = Skill("---\nname: part\ndescription: How to part.\n---\n\nAlways part from the sandbox with care.\n")
+    library = make_library([make_package(PACKAGE), make_package(other)])
+    reads = "text = open(os.path.expanduser('~/.tiny/skills/greet/SKILL.md')).read()\n"
+    tell = "print(ask([{'role': 'user', 'content': text}])['content'])"
+    rollout = await once(tiny(reads + tell), ScriptedModel([say("Done.")]), library=library)
+    assert "There are skills" not in rollout.opening[0].content, "the agent finds them by its own rules"
+    assert rollout.library_use == {
+        "greet": SkillUse(loaded=True, opened=("SKILL.md",), shown=("SKILL.md",)),
+        "part": SkillUse(loaded=False),
+    }
+    without = await once(tiny(reads + tell), ScriptedModel([say("Done.")]), library=library.leave_out("part"))
+    assert list(without.library_use or {}) == ["greet"]
+    assert without.provenance.policy != rollout.provenance.policy
+
+
+@pytest.mark.parametrize("name", ["claude-code", "codex"])
+def test_known_agents_have_a_folder_of_their_own_for_every_package(name: str):
+    policy = Policy(maker(), agent=HarnessAgent(KNOWN[name]), library=make_library([make_package(PACKAGE)]))
+    ((path, skill),) = policy.skill_files
+    assert path == f"{KNOWN[name].skills}/greet/SKILL.md" and skill == PACKAGE and policy.lists_skills
 
 
 async def test_the_skill_as_text_is_part_of_what_is_asked():

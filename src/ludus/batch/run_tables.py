@@ -113,6 +113,7 @@ def _list_numbers(summary: RunSummary, usage: Usage) -> list[tuple[str, str]]:
         ("skill loaded", describe_loads(loads) if loads else ""),
         ("its files", _format_counts(loads.files) if loads else ""),
         ("its scripts run", _format_counts(loads.scripts) if loads else ""),
+        *((f"{name} loaded", describe_loads(each)) for name, each in (summary.library_loads or {}).items()),
         ("tool calls", f"{sum(use.calls for use in summary.tools)}, {summary.tool_errors} errors"),
         ("errors by tool", errors),
         ("tokens", f"{format_count(usage.prompt_tokens)} in, {format_count(usage.completion_tokens)} out"),

@@ -95,6 +95,18 @@ COMMANDS = (
         "ludus.triggers.command",
     ),
     Listing(
+        "train",
+        "library",
+        "measure what each skill of a library is worth; propose to retire, merge, split, trim",
+        "ludus.library.command",
+    ),
+    Listing(
+        "train",
+        "curate",
+        "decide about the proposals for a library, and write the library that comes out",
+        "ludus.library.curate_command",
+    ),
+    Listing(
         "serve",
         "serve",
         "send groups of scored rollouts to a trajectory server, for a trainer of weights",

@@ -98,7 +98,14 @@ def _show_triggers(directory: RunDir, state: str, *, as_json: bool) -> None:
     show_triggers(directory.path, state, as_json=as_json)
 
 
+def _show_library(directory: RunDir, state: str, *, as_json: bool) -> None:
+    from ludus.library.library_table import show_library
+
+    show_library(directory.path, state, as_json=as_json)
+
+
 _SHOW = {
+    "library": _show_library,
     "audit-skill": _show_audit,
     "triggers": _show_triggers,
     "batch": _show_prompts,

@@ -1,5 +1,6 @@
 """One rollout on a terminal: the transcript and its score."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -52,6 +53,8 @@ def print_rollout(rollout: Rollout, console: "Console | None" = None, *, longest
         console.print(make_text(f"left out for verify (out of /workspace, or no plain file):\n{names}", "magenta"))
     if rollout.skill_use is not None:
         console.print(make_text(describe_skill_use(rollout.skill_use), "dim"), soft_wrap=True)
+    if rollout.library_use is not None:
+        console.print(make_text(describe_library_use(rollout.library_use), "dim"), soft_wrap=True)
     if rollout.failure is not None:
         print_failure(rollout.failure, console, longest=longest)
     if rollout.exit is not None and rollout.exit.code != 0:
@@ -62,7 +65,7 @@ def print_rollout(rollout: Rollout, console: "Console | None" = None, *, longest
             console.print(make_text(f"{name}: {_shorten(to_json(value).decode(), longest)}", "dim"))
 
 
-_PRINTED = ("left_out", "exit", "files", "skill_use")
+_PRINTED = ("left_out", "exit", "files", "skill_use", "library_use")
 """Facts that have words of their own above, or that say nothing to people."""
 
 
@@ -74,6 +77,12 @@ def describe_skill_use(use: SkillUse) -> str:
     if use.unseen:
         parts.append(f"the slot did not see what was opened ({use.unseen})")
     return f"skill: {'; '.join([verdict, *parts])}"
+
+
+def describe_library_use(uses: Mapping[str, SkillUse]) -> str:
+    """What became of the skills of a library, in one line: those that were loaded, or of which that is not known."""
+    said = [f"{name} ({describe_skill_use(use)[7:]})" for name, use in uses.items() if use.loaded is not False]
+    return f"skills: {'; '.join(said)}" if said else f"skills: none of {len(uses)} was loaded"
 
 
 def print_failure(failure: Failure, console: "Console", *, longest: int = 2_000) -> None:

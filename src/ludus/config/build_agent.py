@@ -22,6 +22,7 @@ from ludus.skill import Skill
 
 if TYPE_CHECKING:
     from ludus.harness import Harness
+    from ludus.skill_library import SkillLibrary
     from ludus.tools.toolsets import Registry
 
 
@@ -51,7 +52,7 @@ def build_policy(config: Config, env: Env, model: Model, registry: "Registry", a
         chosen = choose_toolsets(tools.enabled, tools.disabled, (*env.toolsets, *tools.mcp), registry)
     if not tools.distribution and not config.agent.harness:
         registry.require_usable(env.toolsets if chosen is None else chosen, slot=env.sandbox is not None)
-    skill = _read_skill(config.agent.skill)
+    skill, library = _read_skill(config.agent.skill), _read_library(config.agent)
     skill_as = _choose_form(config.agent, skill)
     if skill_as != "text":
         if env.sandbox is None and not config.agent.harness:
@@ -61,6 +62,7 @@ def build_policy(config: Config, env: Env, model: Model, registry: "Registry", a
     return Policy(
         model=model,
         skill=skill,
+        library=library,
         skill_as=skill_as,
         skill_folder=_check_folder(config.agent.skill_folder),
         examples_as=config.agent.examples_as,
@@ -144,6 +146,20 @@ def _choose_limits(config: Config) -> Limits:
 
     defaults = {f.name: f.default for f in msgspec.structs.fields(EmbeddedRuntime)}
     return msgspec.structs.replace(limits, context_tokens=config.model.context - defaults["reply_tokens"])
+
+
+def _read_library(agent: AgentSettings) -> "SkillLibrary | None":
+    if not agent.library:
+        return None
+    if agent.skill or agent.skill_as not in ("text", "listed"):
+        name, fix = ("skill", "put it into the library's folder") if agent.skill else ("skill_as", "leave it out")
+        raise ConfigError(f"agent.{name}: the skills of agent.library are listed, each by name: {fix}")
+    from ludus.skill_library import read_library
+
+    try:
+        return read_library(Path(agent.library).expanduser())
+    except ConfigError as error:
+        raise ConfigError(f"agent.library: {error}") from None
 
 
 def _read_skill(path: str) -> Skill | None:

@@ -16,6 +16,7 @@ from ludus.config.reading import list_types
 from ludus.engines.settings import EngineSettings
 from ludus.env import EnvSettings
 from ludus.gateway.settings import GatewaySettings
+from ludus.library_settings import LibrarySettings
 from ludus.models.ledger import RunBudget
 from ludus.models.settings import AnthropicSettings, AzureSettings, EmbeddedSettings, OpenAISettings, ScriptedSettings
 from ludus.planning.settings import PlanSettings
@@ -95,6 +96,7 @@ class Config(Settings, frozen=True):
     tracking: TrackingSettings = TrackingSettings()
     plan: PlanSettings = PlanSettings()
     triggers: TriggerSettings = TriggerSettings()
+    library: LibrarySettings = LibrarySettings()
 
 
 SECTIONS: Mapping[str, Any] = {f.name: f.type for f in msgspec.structs.fields(Config) if f.name != "options"}
@@ -107,6 +109,8 @@ SHARDS = frozenset({"batch"})
 """Sections that only `ludus batch` uses."""
 CATALOGUE = frozenset({"triggers"})
 """Sections that only `ludus triggers` uses."""
+PACKAGES = frozenset({"library"})
+"""Sections that only `ludus library` uses."""
 WEIGHTS = frozenset({"rl", "trainer", "serve", "api", "tracking"})
 """Sections that only the training of weights uses. Batches do not record them."""
 

@@ -36,6 +36,7 @@ from ludus.policy import Limits, Policy
 from ludus.runner import ActedWork
 from ludus.sandbox.file_tree import CollectedFiles
 from ludus.skill import Skill
+from ludus.skill_library import SkillLibrary
 from ludus.store import decode_rollout
 from ludus.types import Rollout, Sampling, Task
 
@@ -99,7 +100,7 @@ def list_policy_parts(policy: Policy) -> dict[str, str]:
     agent = policy.agent
     return {
         "model": policy.model_name,
-        "skill": policy.skill.hash if policy.skill else "",
+        "skill": policy.skill_hash,
         "sampling": canonical(policy.sampling).decode(),
         "limits": canonical(policy.limits).decode(),
         "system": policy.system,
@@ -147,6 +148,7 @@ class PolicyPatch(Struct, frozen=True):
     examples_as: ExamplesAs
     model: str
     stage: str = ""
+    library: SkillLibrary | None = None
 
 
 class WireActed(Struct, frozen=True, array_like=True):
@@ -202,6 +204,7 @@ def make_patch(policy: Policy) -> PolicyPatch:
         policy.examples_as,
         policy.model.name,
         policy.agent.stage if policy.agent else "",
+        policy.library,
     )
 
 

@@ -137,6 +137,8 @@ def _refuse_other_settings(config: Config) -> None:
     refuse_batch_settings(config, "to train", INSTEAD)
     if not config.claim.enabled and not isinstance(config.claim_model, NoModelSettings):
         raise ConfigError("claim_model: it is used to compare the claim of a run: add --claim")
+    if config.agent.library:
+        raise ConfigError("agent.library: one skill is trained at a time: name it with agent.skill")
     if config.tools.distribution:
         raise ConfigError(
             "tools.distribution samples toolsets at random, which training cannot: name them (tools.enabled)"

@@ -73,7 +73,7 @@ class SkillRunner:
         skills = dict.fromkeys(trial.skill for trial in trials)
         agent = self.policy.agent and self.policy.agent.use_stage(stage)
         policies = {skill: dataclasses.replace(self.policy, skill=skill, agent=agent) for skill in skills}
-        jobs = [_make_job(trial, policies[trial.skill]) for trial in trials]
+        jobs = [make_job(trial.task, policies[trial.skill], trial.seed, trial.replicate) for trial in trials]
         keys = [compute_outcome_key(job, self.runner.env) for job in jobs]
         places: dict[str, list[int]] = {}
         for index, key in enumerate(keys):
@@ -93,7 +93,9 @@ class SkillRunner:
         await run_stored(dict(zip(keys, jobs, strict=True)), self.runner, on_outcome=on_outcome)
         if len(done) < len(places):
             raise Stopped("the run was asked to stop")
-        _check_outage([*earlier, *done.values()], stage, self.max_failed)
+        measured = [*earlier, *done.values()]
+        failures = [rollout.failure for rollout in measured if rollout.failure is not None]
+        check_outage(failures, len(measured), stage, self.max_failed)
         if warning := warn_of_unloaded(stage, list(done.values())):
             self.journal.warn(warning)
         return [done[key] for key in keys]
@@ -189,8 +191,9 @@ def read_graded_score(rollout: Rollout, gate: Gate) -> float | None:
     return min(1.0, max(0.0, graded))
 
 
-def _make_job(trial: Trial, policy: Policy) -> Job:
-    return Job(trial.task, policy, trial.replicate, derive_seed(trial.seed, trial.task.id, trial.replicate))
+def make_job(task: Task, policy: Policy, seed: int, replicate: int) -> Job:
+    """A rollout of a task. Jobs with equal tasks, seeds and replicates have the same seed, whatever their policies."""
+    return Job(task, policy, replicate, derive_seed(seed, task.id, replicate))
 
 
 def _describe_failure(failure: Failure) -> str:
@@ -198,13 +201,13 @@ def _describe_failure(failure: Failure) -> str:
     return f"{failure.boundary}: {failure.message.partition(TRACEBACK)[0]}"
 
 
-def _check_outage(rollouts: Sequence[Rollout], stage: str, max_failed: float) -> None:
-    failures = [rollout.failure for rollout in rollouts if rollout.failure is not None]
-    if len(failures) < MIN_FAILURES or len(failures) <= max_failed * len(rollouts):
+def check_outage(failures: Sequence[Failure], rollouts: int, stage: str, max_failed: float) -> None:
+    """Raise `Outage` if too many rollouts of a measurement have failed."""
+    if len(failures) < MIN_FAILURES or len(failures) <= max_failed * rollouts:
         return
     (why, times), *_ = Counter(map(_describe_failure, failures)).most_common(1)
     often = f"Most often ({times} times)" if times > 1 else "For example"
     raise Outage(
-        f"{stage}: {len(failures)} of {len(rollouts)} rollouts failed, so they say nothing about the skill. "
+        f"{stage}: {len(failures)} of {rollouts} rollouts failed, so they say nothing about the skill. "
         f"{often}: {why}. Fix this and resume; all finished work is kept"
     )

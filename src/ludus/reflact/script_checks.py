@@ -22,7 +22,7 @@ from ludus.reflact.train_settings import PackageSettings
 from ludus.runner import Runner
 from ludus.sandbox import ExecResult, Sandbox, SandboxSpec
 from ludus.skill import Skill, SkillFile
-from ludus.skill_use import pack_skill
+from ludus.skill_use import pack_skills
 
 _FOLDER = "/tmp/skill-check"
 _TRIES = 3
@@ -96,7 +96,7 @@ def make_check_spec(spec: SandboxSpec) -> SandboxSpec:
 
 async def _find_fault(skill: Skill, path: str, box: Sandbox, seconds: float) -> str:
     """Why a script is refused; empty if its check passes and the control fails."""
-    await box.unpack(pack_skill(skill), _FOLDER)
+    await box.unpack(pack_skills({"": skill}), _FOLDER)
     file = skill.get_file(path)
     assert file is not None
     test = next((name for name in list_test_paths(path) if skill.read(name) is not None), None)

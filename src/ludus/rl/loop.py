@@ -96,8 +96,7 @@ class RlRun:
     def identity(self) -> str:
         """A hash of everything that decides the versions of the policy. It is in their names."""
         env, policy, settings = self.runner.env, self.policy, self.settings
-        skill = policy.skill.hash if policy.skill else ""
-        acting = (skill, policy.sampling, policy.limits, policy.system, policy.toolsets)
+        acting = (policy.skill_hash, policy.sampling, policy.limits, policy.system, policy.toolsets)
         deciding = (settings.groups, settings.group_size, settings.staleness, settings.seed, settings.scale)
         kept = [settings.row_tokens, settings.too_long, settings.equal_scores, settings.partial]
         if (suspects := self.runner.suspects) != "zero":  # the only way before there were others

@@ -91,8 +91,9 @@ class TriggerWork(RunWork):
         env: Env = build_env(config)
         if not isinstance(env, TriggerEnv):
             raise ConfigError(f"env.name: ludus triggers runs its own environment, not {env.name}")
-        if config.agent.skill:
-            raise ConfigError("agent.skill: the catalogue is in its place: leave it out")
+        for name in ("skill", "library"):
+            if getattr(config.agent, name):
+                raise ConfigError(f"agent.{name}: the catalogue is in its place: leave it out")
         self.env, self.config, self.settings = env, config, config.triggers
         self.packages = list_packages([Path(path).expanduser() for path in env.skills])
         self.catalogue, self.queries = env.read_catalogue(), env.read_queries()

@@ -21,7 +21,7 @@ from ludus.command.run_command import RunResult, RunWork, run_command
 from ludus.command.settings import find_env_name
 from ludus.command.terminal import LiveLine, format_count, print_notice
 from ludus.config import Config
-from ludus.config.build_agent import build_env
+from ludus.config.build_agent import build_env, build_harness
 from ludus.config.build_models import build_models
 from ludus.config.tree import CATALOGUE, SameSettings
 from ludus.encoding import to_json
@@ -30,7 +30,7 @@ from ludus.envs.triggers import TriggerEnv
 from ludus.errors import ConfigError, ModelError
 from ludus.models import Model
 from ludus.models.ledger import Ledger
-from ludus.policy import Policy
+from ludus.policy import Agent, Policy
 from ludus.reflact.journal import Journal, StageProgress
 from ludus.reflact.measure import Outage, SkillRunner, Stopped
 from ludus.reflact.optimizer import Optimizer
@@ -43,6 +43,7 @@ from ludus.triggers.catalogue_runs import CatalogueRuns, split_halves, split_que
 from ludus.triggers.claims import TriggerOutcome, make_claim
 from ludus.triggers.controls import ControlReport, judge_controls, make_controls
 from ludus.triggers.description_training import PROMPT, DescriptionRound, train_descriptions
+from ludus.triggers.trigger_agent import CATALOGUE_BYTES, TriggerAgent, measure_packages
 from ludus.triggers.trigger_stats import collect_results, make_report
 from ludus.triggers.trigger_table import REPORT, print_triggers
 from ludus.types import Rollout
@@ -96,6 +97,12 @@ class TriggerWork(RunWork):
         self.env, self.config, self.settings = env, config, config.triggers
         self.packages = list_packages([Path(path).expanduser() for path in env.skills])
         self.catalogue, self.queries = env.read_catalogue(), env.read_queries()
+        self.placed = bool(config.agent.harness)
+        if self.placed and config.engine.type != "local":
+            raise ConfigError(
+                f"engine.type {config.engine.type}: ludus triggers runs command-line agents on this machine only: "
+                "leave --engine out"
+            )
         self.quiet = arguments.quiet or arguments.json
         self.outcome: TriggerOutcome | None = None
         self.train, self.sealed = split_queries(self.queries, self.settings.sealed)
@@ -113,6 +120,14 @@ class TriggerWork(RunWork):
             stack.push_async_callback(self.optimizer.close)
         return model
 
+    async def open_agent(
+        self, config: Config, env: Env, model: Model, ledger: Ledger, stack: AsyncExitStack
+    ) -> Agent | None:
+        """A command-line agent finds the packages in its slot."""
+        if not self.placed:
+            return None
+        return make_trigger_agent(config, self.packages)
+
     def prepare(self, policy: Policy) -> Mapping[str, str]:
         queries = to_json(self.queries)
         return {"command": TRIGGERS.name, "catalogue": render_catalogue(self.catalogue).hash, "queries": _hash(queries)}
@@ -128,7 +143,8 @@ class TriggerWork(RunWork):
                     spent = f"{format_count(run.ledger.total.usage.tokens)} tokens"
                     line.draw(progress.done, progress.total or None, f"{progress.stage}, {spent}")
 
-            bench = CatalogueRuns(SkillRunner(run.runner, run.policy, Journal(show)), self.config.run.seed, size)
+            runner = SkillRunner(run.runner, run.policy, Journal(show))
+            bench = CatalogueRuns(runner, self.config.run.seed, size, self.placed)
             try:
                 self.outcome = await self._measure(bench, run)
             except Stopped:
@@ -193,6 +209,20 @@ class TriggerWork(RunWork):
         facts = {"triggers": json.loads(to_json(outcome))}
         failed = outcome is not None and not outcome.controls.works
         return RunResult(facts, lambda out: print_triggers(outcome, out), failed=failed)
+
+
+def make_trigger_agent(config: Config, packages: Sequence[Path]) -> TriggerAgent:
+    """The command-line agent of the settings, among the packages in these folders."""
+    from ludus.harness import HarnessAgent
+
+    harness = build_harness(config.agent)
+    assert harness is not None
+    skills = {read_card(folder).name: read_skill(folder) for folder in packages}
+    if (size := measure_packages(skills)) > CATALOGUE_BYTES:
+        raise ConfigError(
+            f"env.skills: the packages have {size:,} bytes together, and at most {CATALOGUE_BYTES:,} are placed in a slot"
+        )
+    return TriggerAgent(HarnessAgent(harness), skills, config.triggers.turns)
 
 
 async def measure_controls(bench: CatalogueRuns, catalogue: Catalogue, own: Sequence[Rollout]) -> ControlReport:

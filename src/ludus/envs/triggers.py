@@ -3,7 +3,8 @@
 The agent sees the names and descriptions of all skills and has one tool, `load_skill`. Its first load ends the rollout:
 what happens after it is not the catalogue's matter. What was loaded is read from the calls that were executed, never
 from what the agent says. Where a command-line agent acts, the skills lie in its slot instead
-(`ludus.triggers.trigger_agent`, `ludus triggers --agent.harness NAME`). A query names the skill that is right for it, none (`""`), or skills that would be wrong:
+(`ludus triggers --agent.harness NAME`, `ludus.triggers.trigger_agent`). A query names the skill that is right for it,
+none (`""`), or skills that would be wrong:
 
     {"query": "Fill this PDF form for me", "skill": "pdf-forms"}
     {"query": "What is the capital of Peru?", "skill": ""}

@@ -220,7 +220,7 @@ def make_trigger_agent(config: Config, packages: Sequence[Path]) -> TriggerAgent
     skills = {read_card(folder).name: read_skill(folder) for folder in packages}
     if (size := measure_packages(skills)) > CATALOGUE_BYTES:
         raise ConfigError(
-            f"env.skills: the packages have {size:,} bytes together, and at most {CATALOGUE_BYTES:,} are placed in a slot"
+            f"env.skills: the packages have {size:,} bytes together; a slot gets at most {CATALOGUE_BYTES:,}"
         )
     return TriggerAgent(HarnessAgent(harness), skills, config.triggers.turns)
 

@@ -2,6 +2,8 @@
 
     python bench/triggers.py                 # held-out worlds, 20 seeds a family
     python bench/triggers.py --development   # the worlds on which constants may be chosen
+    python bench/triggers.py --family easy --family blind --rows rows.jsonl   # in parts; each row is kept
+    python bench/triggers.py --from rows.jsonl --publish                      # the table of docs/skills.md
 
 Everything runs through `ludus triggers` itself, with a simulated agent and a simulated optimizer. Targets: recall and
 precision within 2 points of the truth on average; trained descriptions reach 90 % of the ceiling; in A/A worlds, in
@@ -15,6 +17,7 @@ import json
 import statistics
 import sys
 import tempfile
+from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from io import StringIO
@@ -32,6 +35,13 @@ FAMILIES = (
     CatalogueSetting("few queries", queries=8, none=8),
     CatalogueSetting("A/A", quality=(0.0, 0.0, 0.0, 1.0)),
 )
+BLIND = "blind"
+"""In place of a family: agents that do not read descriptions."""
+BEGIN, END = "<!-- made by bench/triggers.py: begin -->", "<!-- made by bench/triggers.py: end -->"
+COLUMNS = [
+    "family", "worlds", "recall bias", "recall error", "precision bias", "start", "trained", "ceiling", "of ceiling",
+    "claims", "paid", "controls failed", "claims that cover the truth",
+]  # fmt: skip
 MODELS = """
 import json, pathlib
 from ludus.models.scripted import call, say
@@ -72,7 +82,14 @@ def run_world(world: CatalogueWorld, folder: Path, *words: str, agent: str = "ag
     out = StringIO()
     with contextlib.chdir(folder), redirect_stdout(out), redirect_stderr(StringIO()):
         main(typed)
-    return json.loads(out.getvalue())["triggers"]
+    found = json.loads(out.getvalue())
+    return {**found["triggers"], "rollouts": count_rollouts(folder / "run")}
+
+
+def count_rollouts(run: Path) -> int:
+    """The calls of the agent's model: each rollout is one."""
+    spent = json.loads((run / "ledger.jsonl").read_text().splitlines()[-1])
+    return spent["agent"]["calls"]
 
 
 def measure_errors(world: CatalogueWorld, found: dict) -> list[tuple[float, float]]:
@@ -88,7 +105,7 @@ def measure_errors(world: CatalogueWorld, found: dict) -> list[tuple[float, floa
 
 
 def run_family(setting: CatalogueSetting, seeds: range) -> dict:
-    errors, reached, claims, wrong, covered = [], [], 0, 0, []
+    errors, reached, claims, paid, wrong, covered, rollouts = [], [], 0, 0, 0, [], []
     for seed in seeds:
         world = CatalogueWorld(setting, seed)
         with tempfile.TemporaryDirectory() as folder:
@@ -96,12 +113,14 @@ def run_family(setting: CatalogueSetting, seeds: range) -> dict:
         with tempfile.TemporaryDirectory() as folder:
             optimizer = ("--optimizer.type", "scripted", "--optimizer.script", "models.py:optimizer")
             found = run_world(world, Path(folder), "--train", *optimizer)
+        rollouts.append(found["rollouts"])
         trained = world.initial | {
             card["name"]: card["description"] for card in (found["trained"] or {}).get("cards", [])
         }
         start, end, most = (world.compute_accuracy(text) for text in (world.initial, trained, world.best))
         reached.append((start, end, most))
         claims += found["claim"]["gain"]
+        paid += bool(found["claim"]["paid"])
         wrong += bool(found["controls"]["problems"])
         if paired := found["claim"]["paired"]:
             truth = end - start
@@ -118,6 +137,8 @@ def run_family(setting: CatalogueSetting, seeds: range) -> dict:
         "ceiling": most,
         "of ceiling": end / most,
         "claims": claims,
+        "paid": paid,
+        "rollouts": statistics.mean(rollouts),
         "controls failed": wrong,
         "claims that cover the truth": sum(covered) / len(covered) if covered else float("nan"),
     }
@@ -133,36 +154,68 @@ def run_blind(seeds: range) -> int:
     return found
 
 
-def list_checks(rows: list[dict], blind: int, worlds: int) -> list[Check]:
+def list_checks(rows: list[dict]) -> list[Check]:
     """The figures and their targets."""
-    trained = [row for row in rows if row["family"] != "A/A"]
-    bias = max(abs(row[name]) for row in rows for name in ("recall bias", "precision bias"))
-    same = [Check("claims in A/A worlds", row["claims"] / worlds, 0.05) for row in rows if row["family"] == "A/A"]
-    return [
-        Check("largest bias of recall and precision", bias, 0.02),
-        *(Check(f"{row['family']}, of the ceiling", row["of ceiling"], 0.9, at_least=True) for row in trained),
-        *same,
-        Check("blind agents found", blind / worlds, 1.0, at_least=True),
-    ]
+    found: list[Check] = []
+    for row in rows:
+        family, worlds = row["family"], row["worlds"]
+        if family == BLIND:
+            found.append(Check("blind agents found", row["controls failed"] / worlds, 1.0, at_least=True))
+            continue
+        found.append(Check(f"{family}, bias of recall", abs(row["recall bias"]), 0.02))
+        found.append(Check(f"{family}, bias of precision", abs(row["precision bias"]), 0.02))
+        if family == "A/A":
+            found.append(Check("claims in A/A worlds", row["claims"] / worlds, 0.05))
+        else:
+            found.append(Check(f"{family}, of the ceiling", row["of ceiling"], 0.9, at_least=True))
+    return found
 
 
 def run() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--development", action="store_true")
     parser.add_argument("--worlds", type=int, default=20)
-    parser.add_argument("--family", action="append", default=[], help="only this one; any number of times")
+    parser.add_argument("--family", action="append", default=[], help="only this one (or `blind`); any number of times")
+    parser.add_argument("--rows", type=Path, help="add each row to this file when it is known")
+    parser.add_argument("--from", dest="done", type=Path, help="the rows of this file; nothing is run")
+    parser.add_argument("--publish", action="store_true", help="write the table into docs/skills.md")
     given = parser.parse_args()
+    rows = read_rows(given.done) if given.done else list(run_families(given))
+    table = [row for row in rows if row["family"] != BLIND]
+    if table:
+        lines = [COLUMNS, *([_format(row[name]) for name in COLUMNS] for row in table)]
+        print(render_table(lines))
+        if given.publish:
+            publish(render_table(lines))
+    return print_verdict("triggers", list_checks(rows))
+
+
+def run_families(given: argparse.Namespace) -> Iterator[dict]:
     first = 0 if given.development else 1000
     seeds = range(first, first + given.worlds)
-    rows = [
-        run_family(setting if given.development else _shift(setting), seeds)
-        for setting in FAMILIES
-        if not given.family or setting.name in given.family
-    ]
-    blind = run_blind(seeds)
-    columns = list(rows[0])
-    print(render_table([columns, *([_format(row[name]) for name in columns] for row in rows)]))
-    return print_verdict("triggers", list_checks(rows, blind, given.worlds))
+    chosen = given.family or [*(setting.name for setting in FAMILIES), BLIND]
+    for name in chosen:
+        if name == BLIND:
+            row = {"family": BLIND, "worlds": len(seeds), "controls failed": run_blind(seeds)}
+        else:
+            setting = next(setting for setting in FAMILIES if setting.name == name)
+            row = run_family(setting if given.development else _shift(setting), seeds)
+        if given.rows:
+            with given.rows.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+        yield row
+
+
+def read_rows(path: Path) -> list[dict]:
+    order = [*(setting.name for setting in FAMILIES), BLIND]
+    rows = {row["family"]: row for row in map(json.loads, path.read_text().splitlines())}
+    return sorted(rows.values(), key=lambda row: order.index(row["family"]))
+
+
+def publish(table: str) -> None:
+    page = Path(__file__).resolve().parents[1] / "docs" / "skills.md"
+    before, _, rest = page.read_text().partition(BEGIN)
+    page.write_text(f"{before}{BEGIN}\n\n{table}\n\n{END}{rest.partition(END)[2]}")
 
 
 def _shift(setting: CatalogueSetting) -> CatalogueSetting:

@@ -31,6 +31,10 @@ from ludus.types import Call, Completion, Message, Rollout, Score, StopReason, T
 
 LOAD = "load_skill"
 PLACED = "placed"
+PROPOSED = "proposed"
+"""The source of a query that a model has written."""
+TRANSCRIPT = "transcript"
+"""The source of a query of a past session. What was loaded then is its answer, whether that was right or not."""
 NONE = ""
 """In place of a skill: none is right."""
 
@@ -55,7 +59,12 @@ class TriggerQuery(Struct, frozen=True, kw_only=True):
     """The skill to load; empty: none; None: any but those in `wrong`."""
     wrong: tuple[str, ...] = ()
     source: str = ""
-    """Who wrote it: empty for the user, else such as `proposed from pdf-forms`."""
+    """Where it is from: empty for the user's own, `proposed`, `transcript`, or a word of the user's."""
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether a person has said what is right for it. Remove the source of a row that you have checked."""
+        return self.source not in (PROPOSED, TRANSCRIPT)
 
     def judge(self, loaded: Sequence[str]) -> bool:
         """Whether loading exactly these skills is right."""
@@ -143,7 +152,7 @@ def make_task(query: TriggerQuery, names: Sequence[str], split: str = "train", *
         prompt=query.text,
         split=split,
         kind=query.right or "(none)",
-        answer={"right": query.right, "wrong": list(query.wrong)},
+        answer={"right": query.right, "wrong": list(query.wrong), **({"source": query.source} if query.source else {})},
         details={"skills": list(names), **({PLACED: True} if placed else {})},
     )
 
@@ -155,7 +164,8 @@ def is_placed(task: Task) -> bool:
 
 def read_answer(task: Task) -> TriggerQuery:
     answer: Mapping[str, Any] = task.answer
-    return TriggerQuery(id=task.id, text=task.prompt, right=answer["right"], wrong=tuple(answer["wrong"]))
+    wrong, source = tuple(answer["wrong"]), answer.get("source", "")
+    return TriggerQuery(id=task.id, text=task.prompt, right=answer["right"], wrong=wrong, source=source)
 
 
 def list_loaded(rollout: Rollout) -> tuple[str, ...]:

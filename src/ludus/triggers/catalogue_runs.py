@@ -68,13 +68,13 @@ def split_halves(rollouts: Sequence[Rollout]) -> tuple[list[Rollout], list[Rollo
 
 def split_queries(queries: Sequence[TriggerQuery], sealed: float) -> tuple[list[TriggerQuery], list[TriggerQuery]]:
     """Train and sealed queries: of each right skill the same share, chosen by hashes, so that new queries move few of
-    the old ones."""
+    the old ones. Queries that a person has checked are sealed before those that a model has proposed."""
     groups: dict[str, list[TriggerQuery]] = {}
     for query in queries:
         groups.setdefault(query.right or f"not {query.wrong}", []).append(query)
     train, kept = list[TriggerQuery](), list[TriggerQuery]()
     for group in groups.values():
-        ordered = sorted(group, key=lambda query: _hash(query.id))
+        ordered = sorted(group, key=lambda query: (not query.is_checked, _hash(query.id)))
         count = round(len(ordered) * sealed)
         kept += ordered[:count]
         train += ordered[count:]

@@ -8,11 +8,9 @@ are written into the run directory, as packages to look at and to copy.
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing, nullcontext
+from contextlib import AsyncExitStack, nullcontext
 from importlib.resources import files as find_files
 from pathlib import Path
-
-from msgspec.structs import replace
 
 from ludus.arguments import RunArguments, make_argument
 from ludus.catalogue import Catalogue, list_packages, read_card, render_catalogue
@@ -39,14 +37,13 @@ from ludus.run import Run, RunKind
 from ludus.run_info import note_planned
 from ludus.skill import change_description
 from ludus.skill_folder import read_skill, render_package, write_package
-from ludus.triggers.catalogue_runs import CatalogueRuns, split_halves, split_queries
-from ludus.triggers.claims import TriggerOutcome, make_claim
-from ludus.triggers.controls import ControlReport, judge_controls, make_controls
-from ludus.triggers.description_training import PROMPT, DescriptionRound, train_descriptions
+from ludus.triggers.catalogue_runs import CatalogueRuns, split_queries
+from ludus.triggers.claims import TriggerOutcome
+from ludus.triggers.controls import make_controls
+from ludus.triggers.description_training import PROMPT, DescriptionRound
 from ludus.triggers.trigger_agent import CATALOGUE_BYTES, TriggerAgent, measure_packages
-from ludus.triggers.trigger_stats import collect_results, make_report
+from ludus.triggers.trigger_measurement import TriggerPlan, measure_triggers
 from ludus.triggers.trigger_table import REPORT, print_triggers
-from ludus.types import Rollout
 
 TRAINED = "trained"
 """The folder of the skills whose descriptions were changed, each as a package."""
@@ -167,27 +164,19 @@ class TriggerWork(RunWork):
         return (len(self.queries) + 2 * len(make_controls(self.catalogue)[0].queries)) * self.config.env.group_size
 
     async def _measure(self, bench: CatalogueRuns, run: Run) -> TriggerOutcome:
-        queries = self.sealed if self.settings.train else self.queries
-        rounds: list[DescriptionRound] = []
-        if self.settings.train:  # sealed queries are not run before training has ended
-            rounds = await self._train(bench, run)
-        (rollouts,) = await bench.measure([self.catalogue], queries, "measure")
-        controls = await measure_controls(bench, self.catalogue, rollouts)
-        results, names = collect_results(rollouts), self.catalogue.names
-        lost = len(rollouts) - sum(each.runs + each.failed for each in results)
-        outcome = TriggerOutcome(
-            controls=controls, report=make_report(results, names, failed=lost), rounds=tuple(rounds)
-        )
-        trained = rounds[-1].catalogue if rounds else self.catalogue
-        if not self.settings.train:
-            return outcome
-        found = await bench.measure_one(trained, queries, "claim") if trained != self.catalogue else results
-        claim = make_claim(controls, found, results, names)
-        return replace(outcome, claim=claim, trained=trained if trained != self.catalogue else None)
+        def show(done: DescriptionRound) -> None:
+            if not self.quiet:
+                print_notice(describe_round(done))
 
-    async def _train(self, bench: CatalogueRuns, run: Run) -> list[DescriptionRound]:
+        measured = self.sealed if self.settings.train else self.queries
+        plan = TriggerPlan(self.catalogue, measured, self.train, self.settings)
+        return await measure_triggers(bench, plan, self._make_optimizer(bench, run), show)
+
+    def _make_optimizer(self, bench: CatalogueRuns, run: Run) -> Optimizer | None:
+        if not self.settings.train:
+            return None
         assert self.optimizer is not None
-        optimizer = Optimizer(
+        return Optimizer(
             self.optimizer,
             load_prompts(),
             run.directory,
@@ -195,14 +184,6 @@ class TriggerWork(RunWork):
             concurrency=self.config.run.concurrency,
             seed=self.config.run.seed,
         )
-        rounds: list[DescriptionRound] = []
-        training = train_descriptions(bench, optimizer, self.catalogue, self.train, self.settings)
-        async with aclosing(training) as found:
-            async for done in found:
-                rounds.append(done)
-                if not self.quiet:
-                    print_notice(describe_round(done))
-        return rounds
 
     def conclude(self, run: Run) -> RunResult:
         outcome = self.outcome
@@ -223,15 +204,6 @@ def make_trigger_agent(config: Config, packages: Sequence[Path]) -> TriggerAgent
             f"env.skills: the packages have {size:,} bytes together; a slot gets at most {CATALOGUE_BYTES:,}"
         )
     return TriggerAgent(HarnessAgent(harness), skills, config.triggers.turns)
-
-
-async def measure_controls(bench: CatalogueRuns, catalogue: Catalogue, own: Sequence[Rollout]) -> ControlReport:
-    """Run the controls beside the catalogue, whose own rollouts are compared with each other."""
-    winner, loser = make_controls(catalogue)
-    (won,) = await bench.measure([winner.catalogue], winner.queries, "control")
-    (lost,) = await bench.measure([loser.catalogue], loser.queries, "control")
-    halves = [collect_results(half) for half in split_halves(own)]
-    return judge_controls(halves[0], halves[1], collect_results(won), collect_results(lost))
 
 
 def load_prompts() -> Prompts:

@@ -16,7 +16,7 @@ from ludus.arguments import RunArguments, make_argument
 from ludus.catalogue import Catalogue, list_packages, read_card, render_catalogue
 from ludus.command import CONFIG, ENGINE, JSON, OUT, PRINT_CONFIG, QUIET, RESUME, ROLLOUTS, Command
 from ludus.command.run_command import RunResult, RunWork, run_command
-from ludus.command.settings import find_env_name
+from ludus.command.settings import find_env_name, read_settings
 from ludus.command.terminal import LiveLine, format_count, print_notice
 from ludus.config import Config
 from ludus.config.build_agent import build_env, build_harness
@@ -41,6 +41,8 @@ from ludus.triggers.catalogue_runs import CatalogueRuns, split_queries
 from ludus.triggers.claims import TriggerOutcome
 from ludus.triggers.controls import make_controls
 from ludus.triggers.description_training import PROMPT, DescriptionRound
+from ludus.triggers.proposal_command import run_proposals
+from ludus.triggers.query_proposals import PROMPT as QUERIES
 from ludus.triggers.trigger_agent import CATALOGUE_BYTES, TriggerAgent, measure_packages
 from ludus.triggers.trigger_measurement import TriggerPlan, measure_triggers
 from ludus.triggers.trigger_table import REPORT, print_triggers
@@ -63,6 +65,7 @@ class TriggerArguments(RunArguments):
     skills: list[str]
     queries: str
     train: bool
+    propose: int
 
 
 def run(arguments: TriggerArguments) -> int:
@@ -76,7 +79,23 @@ def run(arguments: TriggerArguments) -> int:
     if arguments.train:
         flags["triggers.train"] = "true"
     arguments.flags = [*flags.items(), *arguments.flags]
+    if arguments.propose:
+        return propose(arguments)
     return run_command(arguments, TriggerWork, "ludus triggers skills/ --queries queries.jsonl")
+
+
+def propose(arguments: TriggerArguments) -> int:
+    """Propose queries in place of a run: `--out` names their file."""
+    if arguments.propose < 1:
+        raise ConfigError("--propose: how many queries of each sort for each skill? Give a number above 0")
+    if arguments.train or arguments.resume or arguments.queries:
+        raise ConfigError("--propose: it only writes a file of queries: leave --train, --resume and --queries out")
+    out, arguments.out = Path(arguments.out or "queries.jsonl"), None
+    config = read_settings(arguments)
+    env: Env = build_env(config)
+    if not isinstance(env, TriggerEnv):
+        raise ConfigError(f"env.name: ludus triggers runs its own environment, not {env.name}")
+    return run_proposals(config, env, load_prompts(), arguments.propose, out, as_json=arguments.json)
 
 
 class TriggerWork(RunWork):
@@ -207,9 +226,10 @@ def make_trigger_agent(config: Config, packages: Sequence[Path]) -> TriggerAgent
 
 
 def load_prompts() -> Prompts:
-    """The prompts that the optimizer of descriptions is asked with."""
-    text = find_files("ludus.triggers").joinpath("prompts", f"{PROMPT}.md").read_text("utf-8")
-    return Prompts({PROMPT: text, "reask": Prompts.load().get_text("reask")})
+    """The prompts that the optimizer of descriptions and queries is asked with."""
+    folder = find_files("ludus.triggers").joinpath("prompts")
+    texts = {name: folder.joinpath(f"{name}.md").read_text("utf-8") for name in (PROMPT, QUERIES)}
+    return Prompts({**texts, "reask": Prompts.load().get_text("reask")})
 
 
 def describe_round(done: DescriptionRound) -> str:
@@ -233,6 +253,8 @@ def _hash(data: bytes) -> str:
 COMMAND = Command(
     run,
     "ludus triggers skills/ --queries queries.jsonl --model.base_url URL --model.name NAME\n"
+    "ludus triggers skills/ --propose 5 --out queries.jsonl\n"
+    "ludus triggers skills/ --queries queries.jsonl --agent.harness claude-code\n"
     "ludus triggers skills/ --queries queries.jsonl --train --out runs/triggers\n"
     "ludus show runs/triggers",
     (
@@ -246,6 +268,13 @@ COMMAND = Command(
             help='JSONL, JSON or CSV: rows with `query` and `skill` ("" if none is right)',
         ),
         make_argument("--train", action="store_true", help="improve descriptions, and claim on sealed queries"),
+        make_argument(
+            "--propose",
+            metavar="N",
+            type=int,
+            default=0,
+            help="write a file of queries (--out FILE.jsonl) instead: for each skill N that it is for, N near misses",
+        ),
         CONFIG,
         OUT,
         RESUME,
@@ -259,6 +288,7 @@ COMMAND = Command(
 settings (list them: ludus config):
   --env.group_size 4                                       runs of each query
   --triggers.sealed 0.5 --triggers.rounds 40               training: the sealed share, the number of rounds
-  --optimizer.base_url URL --optimizer.name NAME           the model that writes descriptions""",
+  --triggers.turns 6                                       replies until a command-line agent has loaded none
+  --optimizer.base_url URL --optimizer.name NAME           the model that writes descriptions and queries""",
     ROLLOUTS | {"engine", "triggers", "optimizer"},
 )

@@ -43,11 +43,11 @@ class ProposedQuery(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A row of a file of queries, as it is written."""
 
     query: str
+    source: str  # without a default, which would not be written
     skill: str | None = None
     wrong: tuple[str, ...] = field(default=(), name="not")
     overlap: float = 0.0
     """The share of its words that the description of the skill has, too."""
-    source: str = PROPOSED
 
 
 class SkillProposal(Struct, frozen=True, kw_only=True):
@@ -119,7 +119,8 @@ def sort_reply(reply: QueryReply, name: str, description: str, count: int, known
             else:
                 seen.add(_fold(text))
                 own = {"skill": name} if right else {"wrong": (name,)}
-                rows.append(ProposedQuery(query=text, overlap=measure_overlap(text, description), **own))
+                overlap = measure_overlap(text, description)
+                rows.append(ProposedQuery(query=text, source=PROPOSED, overlap=overlap, **own))
     return SkillProposal(skill=name, rows=tuple(rows), copied=copied, known=dropped)
 
 

@@ -26,7 +26,7 @@ from io import StringIO
 from pathlib import Path
 
 from common import Check, print_verdict, render_table
-from peers.trigger_world import CatalogueSetting, CatalogueWorld
+from peers.trigger_world import CatalogueSetting, CatalogueWorld, draw
 
 from ludus.catalogue import Catalogue, SkillCard, make_catalogue
 from ludus.cli import main
@@ -105,7 +105,9 @@ class WorldBench(CatalogueRuns):
             seed = seed_sampling(Sampling(), derive_seed(self.seed, query.id, number)).seed or 0
             texts = {card.name: " ".join(card.description.split()) for card in catalogue.cards}
             names = list(texts)
-            name = names[seed % len(names)] if self.blind else self.world.choose(query.text, texts, seed)
+            name = self.world.choose(query.text, texts, seed)
+            if self.blind:
+                name = names[int(draw(self.world.seed, seed, *texts.values()) * len(names))]
             self.ran[key] = make_rollout(query, catalogue, name)
         return self.ran[key]
 

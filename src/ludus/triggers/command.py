@@ -21,6 +21,7 @@ from ludus.command.terminal import LiveLine, format_count, print_notice
 from ludus.config import Config
 from ludus.config.build_agent import build_env, build_harness
 from ludus.config.build_models import build_models
+from ludus.config.secrets import find_session_folders
 from ludus.config.tree import CATALOGUE, SameSettings
 from ludus.encoding import to_json
 from ludus.env import Env
@@ -41,7 +42,7 @@ from ludus.triggers.catalogue_runs import CatalogueRuns, split_queries
 from ludus.triggers.claims import TriggerOutcome
 from ludus.triggers.controls import make_controls
 from ludus.triggers.description_training import PROMPT, DescriptionRound
-from ludus.triggers.proposal_command import run_proposals
+from ludus.triggers.proposal_command import ProposalRequest, run_proposals
 from ludus.triggers.query_proposals import PROMPT as QUERIES
 from ludus.triggers.trigger_agent import CATALOGUE_BYTES, TriggerAgent, measure_packages
 from ludus.triggers.trigger_measurement import TriggerPlan, measure_triggers
@@ -66,6 +67,7 @@ class TriggerArguments(RunArguments):
     queries: str
     train: bool
     propose: int
+    transcripts: list[str]
 
 
 def run(arguments: TriggerArguments) -> int:
@@ -79,23 +81,31 @@ def run(arguments: TriggerArguments) -> int:
     if arguments.train:
         flags["triggers.train"] = "true"
     arguments.flags = [*flags.items(), *arguments.flags]
-    if arguments.propose:
+    if arguments.propose or arguments.transcripts:
         return propose(arguments)
     return run_command(arguments, TriggerWork, "ludus triggers skills/ --queries queries.jsonl")
 
 
 def propose(arguments: TriggerArguments) -> int:
     """Propose queries in place of a run: `--out` names their file."""
-    if arguments.propose < 1:
+    if arguments.propose < 0:
         raise ConfigError("--propose: how many queries of each sort for each skill? Give a number above 0")
     if arguments.train or arguments.resume or arguments.queries:
-        raise ConfigError("--propose: it only writes a file of queries: leave --train, --resume and --queries out")
+        raise ConfigError(
+            "--propose and --transcripts only write a file of queries: leave --train, --resume and --queries out"
+        )
     out, arguments.out = Path(arguments.out or "queries.jsonl"), None
+    if out.suffix != ".jsonl":
+        raise ConfigError(f"--out: {out} should be a .jsonl file for the queries")
     config = read_settings(arguments)
     env: Env = build_env(config)
     if not isinstance(env, TriggerEnv):
         raise ConfigError(f"env.name: ludus triggers runs its own environment, not {env.name}")
-    return run_proposals(config, env, load_prompts(), arguments.propose, out, as_json=arguments.json)
+    folders = list_packages([Path(path).expanduser() for path in env.skills])
+    words = arguments.transcripts
+    paths = [path for word in words for path in find_session_folders(word) or (Path(word).expanduser(),)]
+    request = ProposalRequest(folders, env.read_catalogue(), arguments.propose, paths, out)
+    return run_proposals(config, request, load_prompts(), as_json=arguments.json)
 
 
 class TriggerWork(RunWork):
@@ -254,6 +264,7 @@ COMMAND = Command(
     run,
     "ludus triggers skills/ --queries queries.jsonl --model.base_url URL --model.name NAME\n"
     "ludus triggers skills/ --propose 5 --out queries.jsonl\n"
+    "ludus triggers skills/ --transcripts claude-code --out queries.jsonl\n"
     "ludus triggers skills/ --queries queries.jsonl --agent.harness claude-code\n"
     "ludus triggers skills/ --queries queries.jsonl --train --out runs/triggers\n"
     "ludus show runs/triggers",
@@ -274,6 +285,13 @@ COMMAND = Command(
             type=int,
             default=0,
             help="write a file of queries (--out FILE.jsonl) instead: for each skill N that it is for, N near misses",
+        ),
+        make_argument(
+            "--transcripts",
+            metavar="PATH",
+            nargs="+",
+            default=[],
+            help="write what users asked for in past sessions when a skill was loaded (--out FILE.jsonl); masked",
         ),
         CONFIG,
         OUT,

@@ -35,9 +35,16 @@ REQUESTS = (
     "Turn this into quemby: zorblax record, type 4, field a = 12.",
     "How many zorblax records fit into one quemby file? Convert mine if they fit.",
     "Repair zorblax record 99 and hand it back in quemby format.",
+    "Is this still a valid zorblax record? If so, I want it as quemby.",
+    "Our partner only reads quemby. Here are our zorblax records of May.",
+    "The quemby importer says 'bad header'; it came from a zorblax record.",
+    "Check zorblax records 5 to 20 for errors before we convert them.",
+    "Which fields of a zorblax record have no place in quemby format?",
+    "Give me the quemby version of the attached zorblax file.",
 )
-LEAST = 0.25
-"""How much more often the winner must be loaded than the loser, at the lower end of the interval."""
+LEAST = 0.1
+"""How much more often the winner must be loaded than the loser, at the lower end of the interval. It and the number of
+requests were chosen on the development worlds of `bench/triggers.py`, whose agents are right in half of the runs."""
 
 
 class ControlTrial(NamedTuple):

@@ -24,7 +24,8 @@ NEIGHBOURS = 3
 """Skills that the proposer is told to write near misses for."""
 _SHOWN_CHARS = 3_000
 """What is shown of a skill's body."""
-_QUERY_CHARS = 1_000
+QUERY_CHARS = 1_000
+"""A longer request is no query."""
 _COPIED_WORDS = 5
 """A request with so many words of the description in a row copies it."""
 _WORD = re.compile(r"\w+")
@@ -108,16 +109,16 @@ def check_queries(reply: QueryReply) -> str:
 
 def sort_reply(reply: QueryReply, name: str, description: str, count: int, known: Iterable[str]) -> SkillProposal:
     """The rows of a reply: without copies of the description, and each request once."""
-    seen, rows = {_fold(text) for text in known}, list[ProposedQuery]()
+    seen, rows = {fold_words(text) for text in known}, list[ProposedQuery]()
     copied = dropped = 0
     for right, texts in ((True, reply.should), (False, reply.should_not)):
         for text in [" ".join(each.split()) for each in texts][:count]:
-            if not text or len(text) > _QUERY_CHARS or _fold(text) in seen:
+            if not text or len(text) > QUERY_CHARS or fold_words(text) in seen:
                 dropped += 1
             elif right and copies_description(text, description):
                 copied += 1
             else:
-                seen.add(_fold(text))
+                seen.add(fold_words(text))
                 own = {"skill": name} if right else {"wrong": (name,)}
                 overlap = measure_overlap(text, description)
                 rows.append(ProposedQuery(query=text, source=PROPOSED, overlap=overlap, **own))
@@ -157,7 +158,7 @@ def _list_words(text: str) -> list[str]:
     return _WORD.findall(text.casefold())
 
 
-def _fold(text: str) -> str:
+def fold_words(text: str) -> str:
     return " ".join(_list_words(text))
 
 

@@ -2,6 +2,7 @@
 
     python bench/triggers.py                 # held-out worlds, 20 seeds a family
     python bench/triggers.py --development   # the worlds on which constants may be chosen
+    python bench/triggers.py --peers --worlds 5   # GEPA in the same worlds, with as many rollouts
     python bench/triggers.py --family easy --family blind --rows rows.jsonl   # in parts; each row is kept
     python bench/triggers.py --from rows.jsonl --publish                      # the table of docs/skills.md
 
@@ -17,6 +18,7 @@ import asyncio
 import contextlib
 import json
 import statistics
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -25,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from io import StringIO
 from pathlib import Path
 
-from common import Check, print_verdict, render_table
+from common import Check, make_venv, print_verdict, render_table
 from peers.trigger_world import CatalogueSetting, CatalogueWorld, draw
 
 from ludus.catalogue import Catalogue, SkillCard, make_catalogue
@@ -51,6 +53,7 @@ FAMILIES = (
     CatalogueSetting("few queries", queries=8, none=8),
     CatalogueSetting("A/A", quality=(0.0, 0.0, 0.0, 1.0)),
 )
+GEPA = ["gepa==0.1.4"]
 BLIND, EQUAL = "blind", "equal"
 """In place of families: agents that do not read descriptions; a world in which the command itself runs."""
 BEGIN, END = "<!-- made by bench/triggers.py: begin -->", "<!-- made by bench/triggers.py: end -->"
@@ -206,6 +209,32 @@ def run_family(setting: CatalogueSetting, seeds: range) -> dict:
     }
 
 
+def run_peers(setting: CatalogueSetting, seeds: range) -> Iterator[dict]:
+    """GEPA in the same worlds, with the same optimizer, and with as many rollouts as a whole run of ours."""
+    python = make_venv(Path.home() / ".cache" / "ludus-bench" / "gepa", GEPA)
+    script = Path(__file__).resolve().parent / "peers" / "run_gepa_triggers.py"
+    reached: dict[str, list[tuple[float, float]]] = {"ludus": [], "default": [], "tuned": []}
+    for seed in seeds:
+        world = CatalogueWorld(setting, seed)
+        found = run_world(world, train=True)
+        cards = (found["trained"] or {}).get("cards", [])
+        ours = world.initial | {card["name"]: card["description"] for card in cards}
+        most = world.compute_accuracy(world.best)
+        reached["ludus"].append((world.compute_accuracy(ours), most))
+        queries = [TriggerQuery(id=row["id"], text=row["query"], right=row["skill"]) for row in world.queries]
+        train = [query.id for query in split_queries(queries, TriggerSettings().sealed)[0]]
+        facts = {name: getattr(setting, name) for name in CatalogueSetting.__dataclass_fields__}
+        for variant in ("default", "tuned"):
+            job = {"setting": facts, "seed": seed, "train": train, "rollouts": found["rollouts"], "variant": variant}
+            done = subprocess.run([python, script], input=json.dumps(job), capture_output=True, text=True, check=True)
+            texts = json.loads(done.stdout)["descriptions"]
+            reached[variant].append((world.compute_accuracy(texts), most))
+    for name, values in reached.items():
+        label = "ludus" if name == "ludus" else f"GEPA, {name}"
+        share = statistics.mean(end for end, _ in values) / statistics.mean(most for _, most in values)
+        yield {"family": setting.name, "method": label, "worlds": len(seeds), "of ceiling": share}
+
+
 def run_blind(seeds: range) -> int:
     """How many worlds with an agent that does not read descriptions are found by the controls."""
     worlds = (CatalogueWorld(FAMILIES[0], seed) for seed in seeds)
@@ -249,7 +278,10 @@ def run() -> int:
     parser.add_argument("--rows", type=Path, help="add each row to this file when it is known")
     parser.add_argument("--from", dest="done", type=Path, help="the rows of this file; nothing is run")
     parser.add_argument("--publish", action="store_true", help="write the table into docs/skills.md")
+    parser.add_argument("--peers", action="store_true", help="GEPA in the worlds of --family instead")
     given = parser.parse_args()
+    if given.peers:
+        return show_peers(given)
     rows = read_rows(given.done) if given.done else list(run_families(given))
     table = [row for row in rows if row["family"] not in (BLIND, EQUAL)]
     if table:
@@ -258,6 +290,18 @@ def run() -> int:
         if given.publish:
             publish(render_table(lines))
     return print_verdict("triggers", list_checks(rows))
+
+
+def show_peers(given: argparse.Namespace) -> int:
+    first = 0 if given.development else 1000
+    lines = [["family", "method", "worlds", "of ceiling"]]
+    for setting in FAMILIES:
+        if setting.name in (given.family or ("easy", "few queries")):
+            chosen = setting if given.development else _shift(setting)
+            rows = run_peers(chosen, range(first, first + given.worlds))
+            lines += [[_format(row[name]) for name in lines[0]] for row in rows]
+    print(render_table(lines))
+    return 0
 
 
 def run_families(given: argparse.Namespace) -> Iterator[dict]:

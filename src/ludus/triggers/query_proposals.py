@@ -113,7 +113,7 @@ def sort_reply(reply: QueryReply, name: str, description: str, count: int, known
     copied = dropped = 0
     for right, texts in ((True, reply.should), (False, reply.should_not)):
         for text in [" ".join(each.split()) for each in texts][:count]:
-            if not text or len(text) > QUERY_CHARS or fold_words(text) in seen:
+            if not text.isprintable() or not text or len(text) > QUERY_CHARS or fold_words(text) in seen:
                 dropped += 1
             elif right and copies_description(text, description):
                 copied += 1

@@ -119,10 +119,15 @@ def sort_reply(reply: QueryReply, name: str, description: str, count: int, known
                 copied += 1
             else:
                 seen.add(fold_words(text))
-                own = {"skill": name} if right else {"wrong": (name,)}
-                overlap = measure_overlap(text, description)
-                rows.append(ProposedQuery(query=text, source=PROPOSED, overlap=overlap, **own))
+                rows.append(_make_row(text, name, description, right=right))
     return SkillProposal(skill=name, rows=tuple(rows), copied=copied, known=dropped)
+
+
+def _make_row(text: str, name: str, description: str, *, right: bool) -> ProposedQuery:
+    overlap = measure_overlap(text, description)
+    if right:
+        return ProposedQuery(query=text, skill=name, source=PROPOSED, overlap=overlap)
+    return ProposedQuery(query=text, wrong=(name,), source=PROPOSED, overlap=overlap)
 
 
 # ---- words ----------------------------------------------------------------------------------------------------------

@@ -24,5 +24,9 @@ class TriggerSettings(Settings, frozen=True):
     certainty: Annotated[float, Meta(ge=0.5, lt=1)] = 0.75
     """A description is taken if it is better on the train queries with this probability."""
 
+    turns: Count = 6
+    """A command-line agent that has loaded no skill after so many replies of its model has loaded none. `limits.turns`
+    holds too."""
+
     may_change: ClassVar[tuple[str, ...]] = ()
-    added_later: ClassVar[tuple[str, ...]] = ()
+    added_later: ClassVar[tuple[str, ...]] = ("turns",)

@@ -101,3 +101,80 @@ def test_too_few_queries_to_train_are_refused(capsys):
     Path("queries.jsonl").write_text('{"query": "Complete it", "skill": "forms"}\n')
     assert main([*WORDS, "--model.script", "models.py:agent", "--train", *OPTIMIZER]) == 2
     assert "too few" in capsys.readouterr().err
+
+
+# ---- proposed queries -----------------------------------------------------------------------------------------------
+
+PROPOSER = """
+import json
+from ludus.models.scripted import say
+
+def optimizer(messages, tools, sampling):
+    name = messages[1].content.split("# The skill: ")[1].split()[0]
+    if name in BROKEN:
+        return say("I would rather not.")
+    should = [f"Please do {name} job {n} for me" for n in range(2)] + ["It fills documents."]
+    return say(json.dumps({"should": should, "should_not": [f"Not {name}, but close"]}))
+"""
+
+
+def propose(capsys: pytest.CaptureFixture[str], *words: str, broken: str = "[]") -> tuple[int, dict]:
+    script = Path(f"proposer{len(broken)}.py")  # a file is loaded once in a process
+    script.write_text(PROPOSER.replace("BROKEN", broken))
+    typed = ["triggers", "skills", "--propose", "3", "--out", "new.jsonl", "--json"]
+    optimizer = ["--optimizer.type", "scripted", "--optimizer.script", f"{script}:optimizer"]
+    code = main([*typed, "--model.type", "scripted", "--model.script", "models.py:agent", *optimizer, *words])
+    return code, json.loads(capsys.readouterr().out or "{}")
+
+
+def test_proposed_queries_are_written_marked_and_can_be_measured(capsys):
+    code, found = propose(capsys)
+    rows = [json.loads(line) for line in Path("new.jsonl").read_text().splitlines()]
+    assert code == 0 and len(rows) == 7 and {row["source"] for row in rows} == {"proposed"}
+    assert [row["not"] for row in rows if "not" in row] == [["forms"], ["sheets"]]
+    assert [each["skill"] for each in found["skills"]] == ["forms", "sheets"]
+    Path("queries.jsonl").write_text(Path("new.jsonl").read_text())
+    _, measured = run(capsys)
+    assert measured["report"]["unchecked"] == 7
+    main(["show", "run"])
+    assert "no person has checked" in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_a_second_time_asks_only_for_skills_without_proposals_and_keeps_rows(capsys):
+    Path("new.jsonl").write_text('{"query": "My own", "skill": "forms"}\n')
+    code, found = propose(capsys, broken="['forms']")
+    assert code == 1 and found["skills"][0]["problem"]
+    before = Path("new.jsonl").read_text()
+    assert before.startswith('{"query": "My own", "skill": "forms"}\n') and "sheets job" in before
+    code, found = propose(capsys)
+    assert code == 0 and [each["skill"] for each in found["skills"]] == ["forms"]
+    assert Path("new.jsonl").read_text().startswith(before)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--train"], "leave --train"),
+        (["--propose", "-1"], "a number above 0"),
+        (["--out", "folder"], ".jsonl"),
+        (["--out", "models.py"], ".jsonl"),
+    ],
+)
+def test_wrong_requests_for_proposals_are_refused(capsys, words, said):
+    assert propose(capsys, *words)[0] == 2
+
+
+def test_a_file_that_is_something_else_is_not_overwritten(capsys):
+    Path("new.jsonl").write_text('{"text": "mine"}\n')
+    code, _ = propose(capsys)
+    assert code == 2 and Path("new.jsonl").read_text() == '{"text": "mine"}\n'
+
+
+def test_a_claim_on_queries_that_no_person_has_checked_says_so(capsys):
+    rows = [json.loads(line) for line in Path("queries.jsonl").read_text().splitlines()]
+    for number, row in enumerate(rows):
+        row["source"] = "proposed" if number % 4 else ""
+    Path("queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    _, found = run(capsys, "--train", *OPTIMIZER)
+    assert found["claim"]["unchecked"] == 8, "16 are sealed, and all 8 that a person wrote are among them"
+    assert "16 sealed queries, 8 of which no person has checked" in found["claim"]["sentence"]

@@ -11,6 +11,7 @@ from ludus.triggers.description_training import (
     choose_skill,
     choose_winner,
     count_errors,
+    count_race_runs,
     is_better,
     list_concerned,
     sort_queries,
@@ -64,3 +65,13 @@ def test_a_reply_that_breaks_the_format_is_sent_back():
     assert check_reply(DescriptionReply(())) == "`descriptions` is empty"
     assert "1025 characters" in check_reply(DescriptionReply(("x" * 1025,)))
     assert check_reply(DescriptionReply(("x" * 1024,))) == ""
+
+
+def test_a_query_that_is_missed_at_times_is_shown_as_missed():
+    results = [make_result("1", "forms", {"forms": 3}), make_result("2", "forms", {"forms": 4})]
+    missed, _, right = sort_queries(results, "forms")
+    assert [each.query.id for each in missed] == ["1"] and [each.query.id for each in right] == ["2"]
+
+
+def test_few_queries_are_run_several_times_in_a_race():
+    assert [count_race_runs(queries, 4) for queries in (0, 1, 16, 20, 33, 64, 500)] == [4, 4, 4, 4, 2, 1, 1]

@@ -2,7 +2,9 @@
 
 The agent sees the names and descriptions of all skills and has one tool, `load_skill`. Its first load ends the rollout:
 what happens after it is not the catalogue's matter. What was loaded is read from the calls that were executed, never
-from what the agent says. A query names the skill that is right for it, none (`""`), or skills that would be wrong:
+from what the agent says. Where a command-line agent acts, the skills lie in its slot instead
+(`ludus triggers --agent.harness NAME`, `ludus.triggers.trigger_agent`). A query names the skill that is right for it,
+none (`""`), or skills that would be wrong:
 
     {"query": "Fill this PDF form for me", "skill": "pdf-forms"}
     {"query": "What is the capital of Peru?", "skill": ""}
@@ -28,6 +30,11 @@ from ludus.tools import Tool, tool
 from ludus.types import Call, Completion, Message, Rollout, Score, StopReason, Task, ToolResult, Turn
 
 LOAD = "load_skill"
+PLACED = "placed"
+PROPOSED = "proposed"
+"""The source of a query that a model has written."""
+TRANSCRIPT = "transcript"
+"""The source of a query of a past session. What was loaded then is its answer, whether that was right or not."""
 NONE = ""
 """In place of a skill: none is right."""
 
@@ -52,7 +59,12 @@ class TriggerQuery(Struct, frozen=True, kw_only=True):
     """The skill to load; empty: none; None: any but those in `wrong`."""
     wrong: tuple[str, ...] = ()
     source: str = ""
-    """Who wrote it: empty for the user, else such as `proposed from pdf-forms`."""
+    """Where it is from: empty for the user's own, `proposed`, `transcript`, or a word of the user's."""
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether a person has said what is right for it. Remove the source of a row that you have checked."""
+        return self.source not in (PROPOSED, TRANSCRIPT)
 
     def judge(self, loaded: Sequence[str]) -> bool:
         """Whether loading exactly these skills is right."""
@@ -99,12 +111,15 @@ class TriggerEnv(Env, frozen=True):
         return render_catalogue(self.read_catalogue()).text if self.shown else ""
 
     def tools(self, task: Task, box: Sandbox | None) -> Sequence[Tool]:
-        return (make_load_tool(task.details["skills"] if task.details else ()),)
+        return () if is_placed(task) else (make_load_tool(task.details["skills"] if task.details else ()),)
 
     async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
         query, loaded = read_answer(rollout.task), list_loaded(rollout)
-        right = query.judge(loaded) and (bool(loaded) or bool(rollout.answer.strip()))
-        said = ", ".join(loaded) or ("none" if rollout.answer.strip() else "none, and no answer")
+        worked = bool(rollout.answer.strip()) or (
+            is_placed(rollout.task) and any(turn.results for turn in rollout.turns)
+        )
+        right = query.judge(loaded) and (bool(loaded) or worked)
+        said = ", ".join(loaded) or ("none" if worked else "none, and no answer")
         wanted = query.right or ("none" if query.right == NONE else f"not {', '.join(query.wrong)}")
         return Score.of(float(right), f"loaded: {said}; right: {wanted}")
 
@@ -130,25 +145,34 @@ def make_load_tool(names: Sequence[str]) -> Tool:
     return load_skill
 
 
-def make_task(query: TriggerQuery, names: Sequence[str], split: str = "train") -> Task:
-    """The task of a query with a catalogue of these skills."""
+def make_task(query: TriggerQuery, names: Sequence[str], split: str = "train", *, placed: bool = False) -> Task:
+    """The task of a query with a catalogue of these skills. `placed`: they lie in the slot of the agent."""
     return Task(
         id=query.id,
         prompt=query.text,
         split=split,
         kind=query.right or "(none)",
-        answer={"right": query.right, "wrong": list(query.wrong)},
-        details={"skills": list(names)},
+        answer={"right": query.right, "wrong": list(query.wrong), **({"source": query.source} if query.source else {})},
+        details={"skills": list(names), **({PLACED: True} if placed else {})},
     )
+
+
+def is_placed(task: Task) -> bool:
+    """Whether the skills lie in the slot of a command-line agent."""
+    return bool(task.details and task.details.get(PLACED))
 
 
 def read_answer(task: Task) -> TriggerQuery:
     answer: Mapping[str, Any] = task.answer
-    return TriggerQuery(id=task.id, text=task.prompt, right=answer["right"], wrong=tuple(answer["wrong"]))
+    wrong, source = tuple(answer["wrong"]), answer.get("source", "")
+    return TriggerQuery(id=task.id, text=task.prompt, right=answer["right"], wrong=wrong, source=source)
 
 
 def list_loaded(rollout: Rollout) -> tuple[str, ...]:
-    """The skills that were loaded, from the calls that were executed without an error."""
+    """The skills that were loaded, from the calls that were executed without an error; with skills in the slot, from
+    what was seen of the agent's requests."""
+    if is_placed(rollout.task):
+        return tuple(rollout.details["loaded"]) if rollout.details else ()
     found = (
         name
         for turn in rollout.turns

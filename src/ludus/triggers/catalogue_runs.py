@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from ludus.catalogue import Catalogue, render_catalogue
 from ludus.envs.triggers import TriggerQuery, make_task
 from ludus.reflact.measure import SkillRunner, Trial
+from ludus.triggers.trigger_agent import write_cards
 from ludus.triggers.trigger_stats import QueryResult, collect_results
 from ludus.types import Rollout
 
@@ -22,6 +23,8 @@ class CatalogueRuns:
     seed: int
     runs: int
     """How often each query is run."""
+    placed: bool = False
+    """Whether a command-line agent acts, which finds the skills in its slot."""
 
     async def measure(
         self,
@@ -34,8 +37,9 @@ class CatalogueRuns:
     ) -> list[list[Rollout]]:
         """The rollouts of each catalogue. `first`: the number of the first run of a query; equal numbers have equal
         seeds, so that catalogues can be paired."""
+        render = write_cards if self.placed else render_catalogue
         trials = [
-            Trial(render_catalogue(catalogue), make_task(query, catalogue.names), self.seed, number)
+            Trial(render(catalogue), make_task(query, catalogue.names, placed=self.placed), self.seed, number)
             for catalogue in catalogues
             for query in queries
             for number in range(first, first + (runs or self.runs))
@@ -64,13 +68,13 @@ def split_halves(rollouts: Sequence[Rollout]) -> tuple[list[Rollout], list[Rollo
 
 def split_queries(queries: Sequence[TriggerQuery], sealed: float) -> tuple[list[TriggerQuery], list[TriggerQuery]]:
     """Train and sealed queries: of each right skill the same share, chosen by hashes, so that new queries move few of
-    the old ones."""
+    the old ones. Queries that a person has checked are sealed before those that a model has proposed."""
     groups: dict[str, list[TriggerQuery]] = {}
     for query in queries:
         groups.setdefault(query.right or f"not {query.wrong}", []).append(query)
     train, kept = list[TriggerQuery](), list[TriggerQuery]()
     for group in groups.values():
-        ordered = sorted(group, key=lambda query: _hash(query.id))
+        ordered = sorted(group, key=lambda query: (not query.is_checked, _hash(query.id)))
         count = round(len(ordered) * sealed)
         kept += ordered[:count]
         train += ordered[count:]

@@ -25,6 +25,8 @@ class TriggerClaim(Struct, frozen=True, kw_only=True):
     changes: tuple[TriggerChange, ...] = ()
     paid: tuple[str, ...] = ()
     """Skills whose own queries do worse with the trained catalogue."""
+    unchecked: int = 0
+    """Sealed queries whose right skill no person has checked: a model proposed them, or a transcript has them."""
 
 
 class TriggerOutcome(Struct, frozen=True, kw_only=True):
@@ -52,8 +54,12 @@ def make_claim(
     changes = list_skill_changes(trained, initial, names)
     paid = tuple(each.skill for each in changes if each.paired is not None and each.paired.difference < 0)
     band = f"[{100 * paired.interval.low:+.0f}, {100 * paired.interval.high:+.0f}]"
-    size = f"{100 * paired.difference:+.1f} points {band} on {paired.tasks} sealed queries"
+    unchecked = sum(not each.query.is_checked for each in trained)
+    of_these = f", {unchecked} of which no person has checked" if unchecked else ""
+    size = f"{100 * paired.difference:+.1f} points {band} on {paired.tasks} sealed queries{of_these}"
     gain = paired.interval.low > 0
     said = f"The trained descriptions route better: {size}." if gain else f"No difference can be claimed: {size}."
     price = f" Queries of {', '.join(paid)} do worse." if paid else ""
-    return TriggerClaim(sentence=said + price, gain=gain, paired=paired, changes=changes, paid=paid)
+    return TriggerClaim(
+        sentence=said + price, gain=gain, paired=paired, changes=changes, paid=paid, unchecked=unchecked
+    )

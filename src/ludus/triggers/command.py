@@ -8,21 +8,20 @@ are written into the run directory, as packages to look at and to copy.
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing, nullcontext
+from contextlib import AsyncExitStack, nullcontext
 from importlib.resources import files as find_files
 from pathlib import Path
-
-from msgspec.structs import replace
 
 from ludus.arguments import RunArguments, make_argument
 from ludus.catalogue import Catalogue, list_packages, read_card, render_catalogue
 from ludus.command import CONFIG, ENGINE, JSON, OUT, PRINT_CONFIG, QUIET, RESUME, ROLLOUTS, Command
 from ludus.command.run_command import RunResult, RunWork, run_command
-from ludus.command.settings import find_env_name
+from ludus.command.settings import find_env_name, read_settings
 from ludus.command.terminal import LiveLine, format_count, print_notice
 from ludus.config import Config
-from ludus.config.build_agent import build_env
+from ludus.config.build_agent import build_env, build_harness
 from ludus.config.build_models import build_models
+from ludus.config.secrets import find_session_folders
 from ludus.config.tree import CATALOGUE, SameSettings
 from ludus.encoding import to_json
 from ludus.env import Env
@@ -30,7 +29,7 @@ from ludus.envs.triggers import TriggerEnv
 from ludus.errors import ConfigError, ModelError
 from ludus.models import Model
 from ludus.models.ledger import Ledger
-from ludus.policy import Policy
+from ludus.policy import Agent, Policy
 from ludus.reflact.journal import Journal, StageProgress
 from ludus.reflact.measure import Outage, SkillRunner, Stopped
 from ludus.reflact.optimizer import Optimizer
@@ -39,13 +38,15 @@ from ludus.run import Run, RunKind
 from ludus.run_info import note_planned
 from ludus.skill import change_description
 from ludus.skill_folder import read_skill, render_package, write_package
-from ludus.triggers.catalogue_runs import CatalogueRuns, split_halves, split_queries
-from ludus.triggers.claims import TriggerOutcome, make_claim
-from ludus.triggers.controls import ControlReport, judge_controls, make_controls
-from ludus.triggers.description_training import PROMPT, DescriptionRound, train_descriptions
-from ludus.triggers.trigger_stats import collect_results, make_report
+from ludus.triggers.catalogue_runs import CatalogueRuns, split_queries
+from ludus.triggers.claims import TriggerOutcome
+from ludus.triggers.controls import make_controls
+from ludus.triggers.description_training import PROMPT, DescriptionRound
+from ludus.triggers.proposal_command import ProposalRequest, run_proposals
+from ludus.triggers.query_proposals import PROMPT as QUERIES
+from ludus.triggers.trigger_agent import CATALOGUE_BYTES, TriggerAgent, measure_packages
+from ludus.triggers.trigger_measurement import TriggerPlan, measure_triggers
 from ludus.triggers.trigger_table import REPORT, print_triggers
-from ludus.types import Rollout
 
 TRAINED = "trained"
 """The folder of the skills whose descriptions were changed, each as a package."""
@@ -65,6 +66,8 @@ class TriggerArguments(RunArguments):
     skills: list[str]
     queries: str
     train: bool
+    propose: int
+    transcripts: list[str]
 
 
 def run(arguments: TriggerArguments) -> int:
@@ -78,7 +81,31 @@ def run(arguments: TriggerArguments) -> int:
     if arguments.train:
         flags["triggers.train"] = "true"
     arguments.flags = [*flags.items(), *arguments.flags]
+    if arguments.propose or arguments.transcripts:
+        return propose(arguments)
     return run_command(arguments, TriggerWork, "ludus triggers skills/ --queries queries.jsonl")
+
+
+def propose(arguments: TriggerArguments) -> int:
+    """Propose queries in place of a run: `--out` names their file."""
+    if arguments.propose < 0:
+        raise ConfigError("--propose: how many queries of each sort for each skill? Give a number above 0")
+    if arguments.train or arguments.resume or arguments.queries:
+        raise ConfigError(
+            "--propose and --transcripts only write a file of queries: leave --train, --resume and --queries out"
+        )
+    out, arguments.out = Path(arguments.out or "queries.jsonl"), None
+    if out.suffix != ".jsonl":
+        raise ConfigError(f"--out: {out} should be a .jsonl file for the queries")
+    config = read_settings(arguments)
+    env: Env = build_env(config)
+    if not isinstance(env, TriggerEnv):
+        raise ConfigError(f"env.name: ludus triggers runs its own environment, not {env.name}")
+    folders = list_packages([Path(path).expanduser() for path in env.skills])
+    words = arguments.transcripts
+    paths = [path for word in words for path in find_session_folders(word) or (Path(word).expanduser(),)]
+    request = ProposalRequest(folders, env.read_catalogue(), arguments.propose, paths, out)
+    return run_proposals(config, request, load_prompts(), as_json=arguments.json)
 
 
 class TriggerWork(RunWork):
@@ -97,6 +124,12 @@ class TriggerWork(RunWork):
         self.env, self.config, self.settings = env, config, config.triggers
         self.packages = list_packages([Path(path).expanduser() for path in env.skills])
         self.catalogue, self.queries = env.read_catalogue(), env.read_queries()
+        self.placed = bool(config.agent.harness)
+        if self.placed and config.engine.type != "local":
+            raise ConfigError(
+                f"engine.type {config.engine.type}: ludus triggers runs command-line agents on this machine only: "
+                "leave --engine out"
+            )
         self.quiet = arguments.quiet or arguments.json
         self.outcome: TriggerOutcome | None = None
         self.train, self.sealed = split_queries(self.queries, self.settings.sealed)
@@ -114,6 +147,14 @@ class TriggerWork(RunWork):
             stack.push_async_callback(self.optimizer.close)
         return model
 
+    async def open_agent(
+        self, config: Config, env: Env, model: Model, ledger: Ledger, stack: AsyncExitStack
+    ) -> Agent | None:
+        """A command-line agent finds the packages in its slot."""
+        if not self.placed:
+            return None
+        return make_trigger_agent(config, self.packages)
+
     def prepare(self, policy: Policy) -> Mapping[str, str]:
         queries = to_json(self.queries)
         return {"command": TRIGGERS.name, "catalogue": render_catalogue(self.catalogue).hash, "queries": _hash(queries)}
@@ -129,7 +170,8 @@ class TriggerWork(RunWork):
                     spent = f"{format_count(run.ledger.total.usage.tokens)} tokens"
                     line.draw(progress.done, progress.total or None, f"{progress.stage}, {spent}")
 
-            bench = CatalogueRuns(SkillRunner(run.runner, run.policy, Journal(show)), self.config.run.seed, size)
+            runner = SkillRunner(run.runner, run.policy, Journal(show))
+            bench = CatalogueRuns(runner, self.config.run.seed, size, self.placed)
             try:
                 self.outcome = await self._measure(bench, run)
             except Stopped:
@@ -152,27 +194,19 @@ class TriggerWork(RunWork):
         return (len(self.queries) + 2 * len(make_controls(self.catalogue)[0].queries)) * self.config.env.group_size
 
     async def _measure(self, bench: CatalogueRuns, run: Run) -> TriggerOutcome:
-        queries = self.sealed if self.settings.train else self.queries
-        rounds: list[DescriptionRound] = []
-        if self.settings.train:  # sealed queries are not run before training has ended
-            rounds = await self._train(bench, run)
-        (rollouts,) = await bench.measure([self.catalogue], queries, "measure")
-        controls = await measure_controls(bench, self.catalogue, rollouts)
-        results, names = collect_results(rollouts), self.catalogue.names
-        lost = len(rollouts) - sum(each.runs + each.failed for each in results)
-        outcome = TriggerOutcome(
-            controls=controls, report=make_report(results, names, failed=lost), rounds=tuple(rounds)
-        )
-        trained = rounds[-1].catalogue if rounds else self.catalogue
-        if not self.settings.train:
-            return outcome
-        found = await bench.measure_one(trained, queries, "claim") if trained != self.catalogue else results
-        claim = make_claim(controls, found, results, names)
-        return replace(outcome, claim=claim, trained=trained if trained != self.catalogue else None)
+        def show(done: DescriptionRound) -> None:
+            if not self.quiet:
+                print_notice(describe_round(done))
 
-    async def _train(self, bench: CatalogueRuns, run: Run) -> list[DescriptionRound]:
+        measured = self.sealed if self.settings.train else self.queries
+        plan = TriggerPlan(self.catalogue, measured, self.train, self.settings)
+        return await measure_triggers(bench, plan, self._make_optimizer(bench, run), show)
+
+    def _make_optimizer(self, bench: CatalogueRuns, run: Run) -> Optimizer | None:
+        if not self.settings.train:
+            return None
         assert self.optimizer is not None
-        optimizer = Optimizer(
+        return Optimizer(
             self.optimizer,
             load_prompts(),
             run.directory,
@@ -180,14 +214,6 @@ class TriggerWork(RunWork):
             concurrency=self.config.run.concurrency,
             seed=self.config.run.seed,
         )
-        rounds: list[DescriptionRound] = []
-        training = train_descriptions(bench, optimizer, self.catalogue, self.train, self.settings)
-        async with aclosing(training) as found:
-            async for done in found:
-                rounds.append(done)
-                if not self.quiet:
-                    print_notice(describe_round(done))
-        return rounds
 
     def conclude(self, run: Run) -> RunResult:
         outcome = self.outcome
@@ -196,19 +222,25 @@ class TriggerWork(RunWork):
         return RunResult(facts, lambda out: print_triggers(outcome, out), failed=failed)
 
 
-async def measure_controls(bench: CatalogueRuns, catalogue: Catalogue, own: Sequence[Rollout]) -> ControlReport:
-    """Run the controls beside the catalogue, whose own rollouts are compared with each other."""
-    winner, loser = make_controls(catalogue)
-    (won,) = await bench.measure([winner.catalogue], winner.queries, "control")
-    (lost,) = await bench.measure([loser.catalogue], loser.queries, "control")
-    halves = [collect_results(half) for half in split_halves(own)]
-    return judge_controls(halves[0], halves[1], collect_results(won), collect_results(lost))
+def make_trigger_agent(config: Config, packages: Sequence[Path]) -> TriggerAgent:
+    """The command-line agent of the settings, among the packages in these folders."""
+    from ludus.harness import HarnessAgent
+
+    harness = build_harness(config.agent)
+    assert harness is not None
+    skills = {read_card(folder).name: read_skill(folder) for folder in packages}
+    if (size := measure_packages(skills)) > CATALOGUE_BYTES:
+        raise ConfigError(
+            f"env.skills: the packages have {size:,} bytes together; a slot gets at most {CATALOGUE_BYTES:,}"
+        )
+    return TriggerAgent(HarnessAgent(harness), skills, config.triggers.turns)
 
 
 def load_prompts() -> Prompts:
-    """The prompts that the optimizer of descriptions is asked with."""
-    text = find_files("ludus.triggers").joinpath("prompts", f"{PROMPT}.md").read_text("utf-8")
-    return Prompts({PROMPT: text, "reask": Prompts.load().get_text("reask")})
+    """The prompts that the optimizer of descriptions and queries is asked with."""
+    folder = find_files("ludus.triggers").joinpath("prompts")
+    texts = {name: folder.joinpath(f"{name}.md").read_text("utf-8") for name in (PROMPT, QUERIES)}
+    return Prompts({**texts, "reask": Prompts.load().get_text("reask")})
 
 
 def describe_round(done: DescriptionRound) -> str:
@@ -232,6 +264,9 @@ def _hash(data: bytes) -> str:
 COMMAND = Command(
     run,
     "ludus triggers skills/ --queries queries.jsonl --model.base_url URL --model.name NAME\n"
+    "ludus triggers skills/ --propose 5 --out queries.jsonl\n"
+    "ludus triggers skills/ --transcripts claude-code --out queries.jsonl\n"
+    "ludus triggers skills/ --queries queries.jsonl --agent.harness claude-code\n"
     "ludus triggers skills/ --queries queries.jsonl --train --out runs/triggers\n"
     "ludus show runs/triggers",
     (
@@ -245,6 +280,20 @@ COMMAND = Command(
             help='JSONL, JSON or CSV: rows with `query` and `skill` ("" if none is right)',
         ),
         make_argument("--train", action="store_true", help="improve descriptions, and claim on sealed queries"),
+        make_argument(
+            "--propose",
+            metavar="N",
+            type=int,
+            default=0,
+            help="write a file of queries (--out FILE.jsonl) instead: for each skill N that it is for, N near misses",
+        ),
+        make_argument(
+            "--transcripts",
+            metavar="PATH",
+            nargs="+",
+            default=[],
+            help="write what users asked for in past sessions when a skill was loaded (--out FILE.jsonl); masked",
+        ),
         CONFIG,
         OUT,
         RESUME,
@@ -258,6 +307,7 @@ COMMAND = Command(
 settings (list them: ludus config):
   --env.group_size 4                                       runs of each query
   --triggers.sealed 0.5 --triggers.rounds 40               training: the sealed share, the number of rounds
-  --optimizer.base_url URL --optimizer.name NAME           the model that writes descriptions""",
+  --triggers.turns 6                                       replies until a command-line agent has loaded none
+  --optimizer.base_url URL --optimizer.name NAME           the model that writes descriptions and queries""",
     ROLLOUTS | {"engine", "triggers", "optimizer"},
 )

@@ -10,6 +10,7 @@ A model that never calls tools, a parser that misses calls, or an agent that loa
 numbers say nothing about the descriptions, and nothing is claimed.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -34,9 +35,16 @@ REQUESTS = (
     "Turn this into quemby: zorblax record, type 4, field a = 12.",
     "How many zorblax records fit into one quemby file? Convert mine if they fit.",
     "Repair zorblax record 99 and hand it back in quemby format.",
+    "Is this still a valid zorblax record? If so, I want it as quemby.",
+    "Our partner only reads quemby. Here are our zorblax records of May.",
+    "The quemby importer says 'bad header'; it came from a zorblax record.",
+    "Check zorblax records 5 to 20 for errors before we convert them.",
+    "Which fields of a zorblax record have no place in quemby format?",
+    "Give me the quemby version of the attached zorblax file.",
 )
-LEAST = 0.25
-"""How much more often the winner must be loaded than the loser, at the lower end of the interval."""
+LEAST = 0.1
+"""How much more often the winner must be loaded than the loser, at the lower end of the interval. It and the number of
+requests were chosen on the development worlds of `bench/triggers.py`, whose agents are right in half of the runs."""
 
 
 class ControlTrial(NamedTuple):
@@ -64,19 +72,22 @@ class ControlReport(Struct, frozen=True, kw_only=True):
         return not self.problems
 
 
-def make_control_queries() -> tuple[TriggerQuery, ...]:
-    return tuple(
-        TriggerQuery(id=f"control-{number}", text=text, right=PROBE) for number, text in enumerate(REQUESTS, 1)
-    )
-
-
 def make_controls(catalogue: Catalogue) -> tuple[ControlTrial, ControlTrial]:
     """The catalogue with the skill that must win, and with the one that must lose."""
-    queries = make_control_queries()
-    return (
-        ControlTrial(catalogue.add(SkillCard(PROBE, WINNER)), queries),
-        ControlTrial(catalogue.add(SkillCard(PROBE, LOSER)), queries),
+    name = choose_probe(catalogue)
+    queries = tuple(
+        TriggerQuery(id=f"control-{number}", text=text, right=name) for number, text in enumerate(REQUESTS, 1)
     )
+    return (
+        ControlTrial(catalogue.add(SkillCard(name, WINNER)), queries),
+        ControlTrial(catalogue.add(SkillCard(name, LOSER)), queries),
+    )
+
+
+def choose_probe(catalogue: Catalogue) -> str:
+    """A name for the made-up skill that no skill of the catalogue has."""
+    names = (PROBE if number == 1 else f"{PROBE}-{number}" for number in itertools.count(1))
+    return next(name for name in names if name not in catalogue.names)
 
 
 def judge_controls(
@@ -87,7 +98,7 @@ def judge_controls(
 ) -> ControlReport:
     """What the controls say. `first` and `second`: the two halves of the runs of the catalogue."""
     same = compare_results(second, first) if first and second else None
-    won, lost = ({each.query.id: each.loads.get(PROBE, 0) / each.runs for each in part} for part in (winner, loser))
+    won, lost = ({each.query.id: _measure_share(each) for each in part} for part in (winner, loser))
     shared = [won[id] - lost[id] for id in won if id in lost]
     paired = compare_pairs(shared)
     problems = [*_find_drift(same), *_find_blindness(shared)]
@@ -98,6 +109,11 @@ def judge_controls(
         apart=paired.interval if paired else None,
         problems=tuple(problems),
     )
+
+
+def _measure_share(result: QueryResult) -> float:
+    """The share of runs in which the made-up skill was loaded."""
+    return result.loads.get(result.query.right or "", 0) / result.runs
 
 
 def _find_drift(same: PairedStats | None) -> list[str]:

@@ -26,6 +26,9 @@ from ludus.triggers.trigger_stats import QueryResult, collect_results, compare_r
 PROMPT = "describe"
 SHOWN = 12
 """Queries of each sort that the optimizer is shown."""
+RACE_ROLLOUTS = 64
+"""Each candidate has at least so many rollouts in the race: few queries are run several times. Chosen on the
+development worlds of `bench/triggers.py`."""
 
 
 class DescriptionReply(Struct, frozen=True):
@@ -65,18 +68,20 @@ async def train_descriptions(
     """Improve descriptions until nothing is left to improve, or the rounds are over."""
     results = await bench.measure_one(catalogue, queries, "train")
     idle: Counter[str] = Counter()
+    tried: dict[str, tuple[str, ...]] = {}
     for number in range(1, settings.rounds + 1):
         errors = count_errors(results, catalogue.names)
         skill = choose_skill(errors, idle, settings.patience)
         if skill is None:
             return
         done = DescriptionRound(number=number, skill=skill, errors=errors[skill], catalogue=catalogue)
-        reply = await ask_for_candidates(optimizer, catalogue, skill, results, settings, number)
+        reply = await ask_for_candidates(optimizer, catalogue, skill, results, settings, number, tried.get(skill, ()))
         if isinstance(reply, UnusableReply):
             done = _replace(done, problem=reply.problem)
         elif reply:
             done, results = await _try_candidates(bench, done, reply, queries, results, settings)
         idle[skill] = 0 if done.taken else idle[skill] + 1
+        tried[skill] = () if done.taken else (*tried.get(skill, ()), *done.candidates)
         if done.taken:
             idle.clear()
         catalogue = done.catalogue
@@ -96,7 +101,8 @@ async def _try_candidates(
     done = _replace(done, candidates=tuple(candidates))
     concerned = list_concerned(results, skill)
     racing = [catalogue, *(catalogue.describe(skill, text) for text in candidates)]
-    ran = await bench.measure(racing, concerned, f"race {done.number}", first=bench.runs, runs=1)
+    runs = count_race_runs(len(concerned), bench.runs)
+    ran = await bench.measure(racing, concerned, f"race {done.number}", first=bench.runs, runs=runs)
     current, *others = [collect_results(rollouts) for rollouts in ran]
     best = choose_winner([compare_results(each, current) for each in others])
     if best is None:
@@ -141,6 +147,11 @@ def list_concerned(results: Iterable[QueryResult], skill: str) -> list[TriggerQu
     return [each.query for each in results if skill in each.loads or each.query.right in rivals | {skill}]
 
 
+def count_race_runs(queries: int, runs: int) -> int:
+    """How often each query is run in a race. `runs`: how often it is run in a measurement."""
+    return min(runs, max(1, -(-RACE_ROLLOUTS // max(1, queries))))
+
+
 def choose_winner(compared: Sequence[PairedStats | None]) -> int | None:
     """The candidate with the largest gain in the race; None if none has one."""
     gains = [(each.difference, -number) for number, each in enumerate(compared) if each is not None]
@@ -164,8 +175,9 @@ async def ask_for_candidates(
     results: Sequence[QueryResult],
     settings: TriggerSettings,
     number: int,
+    tried: Sequence[str] = (),
 ) -> tuple[str, ...] | UnusableReply:
-    """New descriptions of a skill, each once, without the current one."""
+    """New descriptions of a skill, each once, without the current one. `tried`: those that were no better."""
     missed, taken, right = sort_queries(results, skill)
     reply = await optimizer.ask(
         PROMPT,
@@ -176,6 +188,7 @@ async def ask_for_candidates(
             "missed": _list_lines(missed, skill),
             "taken": _list_lines(taken, skill),
             "right": _list_lines(right, skill),
+            "tried": "\n".join(f"- {' '.join(text.split())}" for text in tried[-SHOWN:]) or "(none)",
             "count": str(settings.candidates),
             "chars": str(DESCRIPTION_CHARS),
         },
@@ -208,12 +221,13 @@ def check_reply(reply: DescriptionReply) -> str:
 def sort_queries(
     results: Iterable[QueryResult], skill: str
 ) -> tuple[list[QueryResult], list[QueryResult], list[QueryResult]]:
-    """Queries that the skill missed, that it took from others, and that it gets right; the worst first."""
+    """Queries that the skill missed at least once, that it took from others, and that it always gets; the worst
+    first."""
     missed, taken, right = list[QueryResult](), list[QueryResult](), list[QueryResult]()
     for each in results:
         share = each.loads.get(skill, 0) / each.runs
         if each.query.right == skill:
-            (right if share > 0.5 else missed).append(each)
+            (right if share == 1 else missed).append(each)
         elif share and (each.query.right is not None or skill in each.query.wrong):
             taken.append(each)
     missed.sort(key=lambda each: each.loads.get(skill, 0) / each.runs)

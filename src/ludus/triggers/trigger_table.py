@@ -69,6 +69,9 @@ def _print_skills(report: TriggerReport) -> None:
             f"({report.runs} runs{lost})"
         )
     )
+    if report.unchecked:
+        words = f"{report.unchecked} of the queries were proposed by a model or are of transcripts: no person has "
+        console.print(make_text(f"{words}checked which skill is right for them", "yellow"), soft_wrap=True)
     table = make_table("skill", "queries", "recall", "loads", "precision")
     for each in report.skills:
         table.add_row(

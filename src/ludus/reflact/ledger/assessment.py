@@ -47,7 +47,7 @@ def _assess(
 ) -> Assessment:
     share = len(situation.called) / max(1, len(ledger.seen)) if situation else 0.0
     rate = situation.rate if situation else 0.0
-    gain = 0.0 if line.by_outcome else line.works * max(0.0, rate - tuning.slip) * min(1.0, share)
+    gain = 0.0 if line.by_outcome else line.works * max(0.0, rate - tuning.slip) * min(1.0, share) * line.reach
     side = compute_side_effect(ledger, line, slopes)
     if line.passage:
         gain = tuning.passage_gain

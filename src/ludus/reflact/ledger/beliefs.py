@@ -14,6 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from ludus.reflact.ledger.file_reach import get_reach
 from ludus.reflact.ledger.line_records import Gaussian, Line, LineLedger
 
 _BASE, _KIND, _TASK = Gaussian(0.0, 1.0), Gaussian(0.0, 0.25), Gaussian(0.0, 0.49)
@@ -112,11 +113,14 @@ def compute_slopes(ledger: LineLedger, called: Mapping[str, Sequence[str]]) -> d
         gain = beliefs.get(f"help/{line}", _HELP).mean + any_help
         for task in tasks:
             helped[task] = helped.get(task, 0.0) + gain
-    base = beliefs.get("base", _BASE).mean
+    base, working = beliefs.get("base", _BASE).mean, ledger.get_lines(ledger.working)
     starts = {
         kind: base
         + beliefs.get(f"kind/{kind}", _KIND).mean
-        + sum(get_effect(beliefs, line, kind).mean + (not is_passage(line)) * any_effect for line in ledger.working)
+        + sum(
+            get_reach(ledger, line, kind) * (get_effect(beliefs, line.id, kind).mean + (not line.passage) * any_effect)
+            for line in working
+        )
         for kind in set(ledger.seen.values())
     }
     densities: dict[str, list[float]] = {kind: [] for kind in starts}
@@ -126,6 +130,12 @@ def compute_slopes(ledger: LineLedger, called: Mapping[str, Sequence[str]]) -> d
         densities[kind].append(compute_normal_density(score))
     total = len(ledger.seen)
     return {kind: KindSlope(len(all_) / total, math.fsum(all_) / len(all_)) for kind, all_ in densities.items()}
+
+
+def estimate_line_cost(ledger: LineLedger) -> float:
+    """What any proposed line costs by being read, as an effect on the score. Not above 0 unless it is known to cost."""
+    belief = ledger.beliefs.get("any effect", _ANY_EFFECT)
+    return -belief.mean - math.sqrt(belief.variance)
 
 
 def predict_pass_rate(ledger: LineLedger, lines: Sequence[Line]) -> float | None:
@@ -166,7 +176,7 @@ def compute_side_effect(ledger: LineLedger, line: Line, slopes: Mapping[str, Kin
     any_effect = 0.0 if line.passage else get("any effect", _ANY_EFFECT).mean
     mean = variance = 0.0
     for kind, (share, slope) in slopes.items():
-        belief, weight = get(prefix + kind, start), share * slope
+        belief, weight = get(prefix + kind, start), share * slope * get_reach(ledger, line, kind)
         mean += weight * (belief.mean + any_effect)
         variance += weight * weight * belief.variance
     return SideEffect(mean, math.sqrt(variance))

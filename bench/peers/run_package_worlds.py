@@ -237,6 +237,7 @@ def report(world: pw.PackageWorld, meter: rw.Meter, summary: Summary, scripts: d
         scripts={**scripts, "shipped": len(shipped), "lies shipped": sum(each == "lies" for each in shipped.values())},
         in_files=sum(len(world.read_lines(body)) for path, body in world.split(text).items() if path),
         old_harm=len([code for code in rw.read_codes(text) & world.old if ".h" in code]),
+        first_lines=len(rw.read_codes(world.skill)),
         shipped_text=text,
     )
 

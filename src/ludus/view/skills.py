@@ -299,7 +299,9 @@ def _blame_lines(
     skill: Skill, listed: ChangeList, review: SkillReview | None, ids: _RolloutIds
 ) -> Iterator[BlamedLine]:
     """The lines of a text. Those of a review that are in no version of training are the person's."""
-    origins: list[tuple[str, str]] = [(line, piece.change) for piece in listed.pieces for line in piece.current]
+    origins: list[tuple[str, str]] = [
+        (line, piece.change) for piece in listed.pieces if not piece.path for line in piece.current
+    ]
     changes = {change.id: change for change in listed.changes}
     texts = skill.text.splitlines()
     known = [line.rstrip("\n") for line, _ in origins]

@@ -33,13 +33,15 @@ _HARM_FROM = compute_logit(0.3)
 def assess_lines(ledger: LineLedger, tuning: LedgerTuning) -> dict[str, Assessment]:
     """The assessment of each line that is alive, by its id."""
     situations = {situation.label: situation for situation in ledger.situations}
-    working = {
-        line.id: situations[line.situation].called
-        for line in ledger.get_lines(ledger.working)
-        if line.situation in situations
-    }
-    slopes = compute_slopes(ledger, working)
+    slopes = list_slopes(ledger)
     return {line.id: _assess(ledger, line, situations.get(line.situation), slopes, tuning) for line in ledger.alive}
+
+
+def list_slopes(ledger: LineLedger) -> dict[str, KindSlope]:
+    """How much accuracy changes with the score, by kind, beside the working text."""
+    called = {situation.label: situation.called for situation in ledger.situations}
+    working = {line.id: called[line.situation] for line in ledger.get_lines(ledger.working) if line.situation in called}
+    return compute_slopes(ledger, working)
 
 
 def _assess(

@@ -133,9 +133,9 @@ def compute_slopes(ledger: LineLedger, called: Mapping[str, Sequence[str]]) -> d
 
 
 def estimate_line_cost(ledger: LineLedger) -> float:
-    """What any proposed line costs by being read, as an effect on the score. Not above 0 unless it is known to cost."""
+    """What any proposed line costs by being read, as an effect on the score; 0 as long as it may be chance."""
     belief = ledger.beliefs.get("any effect", _ANY_EFFECT)
-    return -belief.mean - math.sqrt(belief.variance)
+    return -belief.mean if belief.mean < -math.sqrt(belief.variance) else 0.0
 
 
 def predict_pass_rate(ledger: LineLedger, lines: Sequence[Line]) -> float | None:

@@ -234,7 +234,7 @@ class LineChange(Struct, frozen=True, omit_defaults=True):
     line: str
     """The id of the line; empty for a proposal that was dropped."""
     change: str
-    """`new`, `revived`, `entered`, `left`, `retired`, `dropped`."""
+    """`new`, `revived`, `moved`, `entered`, `left`, `retired`, `dropped`."""
     reason: str = ""
     text: str = ""
     """The content of a proposal that was dropped."""

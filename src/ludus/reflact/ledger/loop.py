@@ -40,7 +40,7 @@ from ludus.reflact.ledger.line_records import (
     Reading,
     make_passage_lines,
 )
-from ludus.reflact.ledger.placement import propose_moves
+from ludus.reflact.ledger.placement import move_lines
 from ludus.reflact.ledger.rollout_plan import RolloutPlan, plan_rollouts
 from ludus.reflact.ledger.sampling import drop_own_lines, group_rivals, sample_lines, sample_passages, sample_tasks
 from ludus.reflact.measure import Trial, choose_success_at, is_success, read_graded_score, tally_scores
@@ -371,10 +371,9 @@ def learn_lines(
     proposals = [proposal for each in reflections for proposal in each.proposals][: settings.most_proposals]
     allowed, refused = check_proposals(run.guard, base, proposals)
     admitted, changes = admit_proposals(credited, allowed, number, settings.tuning)
-    moves = propose_moves(admitted, base, settings.tuning, run.settings.package)
-    admitted, placed = admit_proposals(admitted, moves, number, settings.tuning)
-    assessed, moved = update_working(admitted, number, settings.tuning)
-    lines = LineStep(readings, (*changes, *placed, *moved))
+    placed, moves = move_lines(admitted, base, settings.tuning, run.settings.package)
+    assessed, moved = update_working(placed, number, settings.tuning)
+    lines = LineStep(readings, (*changes, *moves, *moved))
     after = replace(assessed, digest=extend_digest(ledger.digest, lines, proposals))
     return LearnedLines(after, lines, (*_list_fates(allowed, changes), *refused))
 

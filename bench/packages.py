@@ -9,8 +9,8 @@
 
 The worlds are in `peers/package_worlds.py`. Each is trained as a package, and as one document that says the same at
 the start, with equally many rollouts, by the real trainer with its defaults (recipe `ledger`). Rollouts are simulated;
-the checks of scripts run in bwrap slots. GEPA (`optimize_anything`) gets the package as one text, SkillOpt the document:
-it has no packages.
+the checks of scripts run in bwrap slots. GEPA (`optimize_anything`) gets the package as one text. SkillOpt has no
+packages: it gets the document.
 
 `covers` counts claims whose interval holds the true difference. `lies` counts scripts whose own check passes although
 their results are wrong: how many became lines of the ledger, and how many were shipped.
@@ -22,6 +22,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -64,14 +65,18 @@ def make_jobs(families: Iterable[str], seeds: Iterable[int], arms: Iterable[str]
 def run_jobs(jobs: Sequence[Row], pythons: dict[str, Path], workers: int, results: Path | None) -> list[Row]:
     """The rows of all jobs. Those that are in the file `results` and were made by this code are not run again."""
     kept = {row["key"]: row for row in _read_rows(results)}
-    missing = [job for job in jobs if make_key(job) not in kept]
+    missing: dict[tuple[str, int], list[Row]] = defaultdict(list)
+    for job in jobs:
+        if (key := make_key(job)) not in kept:
+            missing[ARMS[job["variant"]][1], job["seed"]].append({**job, "key": key})
     with ThreadPoolExecutor(workers) as pool:
-        for number, row in enumerate(pool.map(lambda job: _run_job(job, pythons), missing), 1):
-            kept[row["key"]] = row
-            if results:
-                with results.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
-            print(f"\r{number} of {len(missing)} runs ", end="", file=sys.stderr, flush=True)
+        for number, rows in enumerate(pool.map(lambda each: _run_chunk(each, pythons), missing.values()), 1):
+            for row in rows:
+                kept[row["key"]] = row
+                if results:
+                    with results.open("a") as file:
+                        file.write(json.dumps(row) + "\n")
+            print(f"\r{number} of {len(missing)} groups of runs ", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     return [kept[make_key(job)] for job in jobs]
 
@@ -81,16 +86,15 @@ def _read_rows(results: Path | None) -> Iterator[Row]:
         yield from map(json.loads, results.read_text().splitlines())
 
 
-def _run_job(job: Row, pythons: dict[str, Path]) -> Row:
-    system, driver, _ = ARMS[job["variant"]]
+def _run_chunk(jobs: Sequence[Row], pythons: dict[str, Path]) -> list[Row]:
+    """Run jobs of one driver in one process."""
+    system, driver, _ = ARMS[jobs[0]["variant"]]
     command = ["nice", str(pythons[system]), str(ROOT / "bench" / "peers" / driver)]
-    env = {**os.environ, "PYTHONHASHSEED": "0"}
-    done = subprocess.run(
-        command, input=json.dumps({**job, "key": make_key(job)}), capture_output=True, text=True, timeout=1800, env=env
-    )
+    text, env = "".join(json.dumps(job) + "\n" for job in jobs), {**os.environ, "PYTHONHASHSEED": "0"}
+    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=3600, env=env)
     if done.returncode:
-        raise SystemExit(f"{job}: exit {done.returncode}\n{done.stderr.strip()[-3000:]}")
-    return json.loads(done.stdout)
+        raise SystemExit(f"{driver}: exit {done.returncode}\n{done.stderr.strip()[-3000:]}")
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def make_key(job: Row) -> str:
@@ -103,7 +107,8 @@ def hash_code(arm: str, known: dict[str, str] = {}) -> str:  # noqa: B006  # a c
         system, driver, _ = ARMS[arm]
         files = [ROOT / "bench" / "peers" / name for name in ("rule_world.py", "package_worlds.py", driver)]
         if system == "ludus":
-            files += [ROOT / "src" / "ludus" / "skill.py", *sorted((ROOT / "src" / "ludus" / "reflact").rglob("*.py"))]
+            trainer = sorted((ROOT / "src" / "ludus" / "reflact").rglob("*.py"))
+            files += [path for path in trainer if not path.name.startswith("review") and path.parent.name != "report"]
         known[arm] = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
     return known[arm]
 
@@ -253,9 +258,8 @@ def main() -> int:
     if given.docs:
         write_page(f"{worlds}.\n\n{table}\n\n{describe_scripts(rows)}".strip())
     whole = held_out and not given.families and "document" in arms
-    return print_verdict(
-        "packages", make_checks(rows) if whole else [], notes=[] if whole else ["not the whole report"]
-    )
+    notes = [] if whole else ["no targets: not the whole report"]
+    return print_verdict("packages", make_checks(rows) if whole else [], notes=notes)
 
 
 def _list_wanted(given: str | None, all_of: Sequence[str]) -> list[str]:

@@ -105,6 +105,8 @@ class ReviewMeasure(Struct, frozen=True, kw_only=True):
     """How many skills were tested on this test split for a claim, this one included, as far as is known."""
     failed: int = 0
     """Rollouts of the three skills without a score."""
+    scripts: tuple[str, ...] = ()
+    """Scripts of the reviewed package whose checks were run again, and passed."""
     chosen_by: Literal["person"] = "person"
     time: float = 0.0
 
@@ -146,7 +148,7 @@ def apply_decisions(listed: ChangeList, decisions: Iterable[ReviewDecision]) -> 
     files = _take_files(listed, last)
     gone = [path for path in listed.skill.paths[1:] if path not in files.paths]
     lines: list[str] = []
-    for piece in listed.own_pieces:
+    for piece in (each for each in listed.pieces if not each.path):
         if piece.change and piece.change not in last and any(path in "\n".join(piece.current) for path in gone):
             lines += piece.initial  # a line that was written for a file which is not there any more
             continue
@@ -408,6 +410,11 @@ def find_reviewed_package(run: Path, review: SkillReview) -> Path | None:
         return None
     front = review.skill.front
     return run / REVIEWED_PACKAGE / (front.name if front else SkillHead().name)
+
+
+def find_result(run: Path, review: SkillReview) -> Path:
+    """Where a person finds the reviewed skill: the folder of a package, or the file of a document."""
+    return find_reviewed_package(run, review) or run / REVIEWED
 
 
 def _note_review(directory: RunDir, review: SkillReview) -> None:

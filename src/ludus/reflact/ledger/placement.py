@@ -4,9 +4,9 @@ A proposer sees a few rollouts, often of one kind, so it cannot know which kinds
 it has every task that called for the line's situation, and how often each kind of task reads each file. So lines that
 work are moved. What is known about a line stays: its words are the same.
 
-* **Up**, into the document: tasks call for the line that do not read its file.
-* **Down**, into a reference: tasks of one kind alone call for it, they read that file and others do not, and what
-  others save is more than what is lost where the file is not read.
+The value of a place is what the line is worth on the tasks that call for it, as far as they read the place, less what
+text costs all tasks that read it. So a line goes up, into the document, if tasks call for it that do not read its file;
+and down, into a reference, if few others than its readers call for it and the document is known to be long for them.
 """
 
 from collections import Counter
@@ -23,10 +23,8 @@ from ludus.reflact.ledger.settings import LedgerTuning
 from ludus.reflact.train_settings import PackageSettings
 from ludus.skill import DOCUMENT, Skill
 
-_MISSED = 0.2
-"""The share of the tasks that call for a line from which it is moved up, if they do not read its file."""
-_CALLED = 3
-"""The tasks that must have called for a line before one kind of task is said to need it alone."""
+_MISSED = 2
+"""The tasks that must call for a line without reading its file before it goes up: one may be an error of an analyst."""
 _KNOWN = 4
 """The rollouts from which it is known how often a kind of task reads a file."""
 
@@ -42,15 +40,14 @@ def move_lines(
     before, _ = ledger.compose(base, ledger.get_lines(ledger.working))
     for line in ledger.alive:
         situation = situations.get(line.situation)
-        if situation is None or not _can_move(line, tuning):
+        if situation is None or line.id not in ledger.assessed or not _can_move(line, tuning):
             continue
-        for path in _list_places(ledger, line, situation, slopes):
-            moved = _move(ledger, line, path)
-            after, _ = moved.compose(base, moved.get_lines({*ledger.working, line.id}))
-            if not find_excess(before, after, limits):
-                ledger = moved
-                changes.append(LineChange(line.id, "moved", f"to {path or DOCUMENT}, for the tasks that need it"))
-                break
+        path = _find_place(ledger, line, situation, slopes, tuning)
+        moved = ledger if path == line.edit.path else _move(ledger, line, path)
+        after, _ = moved.compose(base, moved.get_lines({*ledger.working, line.id}))
+        if moved is not ledger and not find_excess(before, after, limits):
+            ledger = moved
+            changes.append(LineChange(line.id, "moved", f"to {path or DOCUMENT}, for the tasks that need it"))
     return ledger, tuple(changes)
 
 
@@ -65,32 +62,30 @@ def _move(ledger: LineLedger, line: Line, path: str) -> LineLedger:
     return replace(ledger, lines=tuple(moved if each.id == line.id else each for each in ledger.lines))
 
 
-def _list_places(
-    ledger: LineLedger, line: Line, situation: Situation, slopes: Mapping[str, KindSlope]
-) -> Iterator[str]:
-    """Better places for a line: the document (an empty path), or a reference."""
+def _find_place(
+    ledger: LineLedger, line: Line, situation: Situation, slopes: Mapping[str, KindSlope], tuning: LedgerTuning
+) -> str:
+    """The path of the best place for a line; its own unless another one is clearly better."""
     kinds = Counter(ledger.seen.get(task, "") for task in situation.called)
-    total = sum(kinds.values())
-    if line.edit.path:
-        missed = sum(count for kind, count in kinds.items() if get_reach(ledger, line, kind) < 0.5)
-        if missed > _MISSED * total:
-            yield ""
-    elif len(kinds) == 1 and total >= _CALLED and line.id in ledger.assessed:
-        yield from _list_files_for(ledger, line, next(iter(kinds)), slopes)
+    most = max(kinds, key=lambda kind: kinds[kind], default="")
+    gain = ledger.assessed[line.id].gain / max(0.1, line.reach)
+    places = [""] if line.edit.path else list(_list_known_files(ledger, most))
+    missed = sum(count for kind, count in kinds.items() if get_reach(ledger, line, kind) < 0.5)
+    if not kinds or (line.edit.path and missed < _MISSED):
+        return line.edit.path
 
-
-def _list_files_for(ledger: LineLedger, line: Line, kind: str, slopes: Mapping[str, KindSlope]) -> Iterator[str]:
-    """The references that pay for a line which one kind of task needs."""
-    cost = estimate_line_cost(ledger)
-    for path in dict.fromkeys(name.partition("\t")[2] for name in ledger.reads):
-        own = ledger.reads.get(name_reads(path, kind), FileReads())
-        if cost <= 0 or own.rollouts < _KNOWN or not path.endswith(".md"):
-            continue
+    def compute_value(path: str) -> float:
         at_path = replace(line, edit=replace(line.edit, path=path))
-        saved = sum(
-            share * slope * cost * (1 - get_reach(ledger, at_path, other))
-            for other, (share, slope) in slopes.items()
-            if other != kind
-        )
-        if saved > (1 - own.rate) * ledger.assessed[line.id].gain:
+        reached = sum(count * get_reach(ledger, at_path, kind) for kind, count in kinds.items()) / kinds.total()
+        read = sum(share * slope * get_reach(ledger, at_path, kind) for kind, (share, slope) in slopes.items())
+        return gain * reached - estimate_line_cost(ledger) * read
+
+    best = max(places, key=compute_value, default=line.edit.path)
+    return best if compute_value(best) > compute_value(line.edit.path) + tuning.price else line.edit.path
+
+
+def _list_known_files(ledger: LineLedger, kind: str) -> Iterator[str]:
+    """The references of which it is known how often a kind of task reads them."""
+    for path in dict.fromkeys(name.partition("\t")[2] for name in ledger.reads):
+        if path.endswith(".md") and ledger.reads.get(name_reads(path, kind), FileReads()).rollouts >= _KNOWN:
             yield path

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from skills_ref import validator  # pyright: ignore[reportMissingTypeStubs]
 from tests.cli_kit import Ludus
 
 from ludus.reflact.records import Step
@@ -114,10 +115,11 @@ def test_a_reference_and_a_script_are_trained_and_shipped_as_a_package(ludus: Lu
 
 
 def test_the_published_validator_accepts_the_shipped_package(ludus: Ludus, package: Path):
-    validator = pytest.importorskip("skills_ref.validator")
     assert validator.validate(package) == []
     assert ludus(*WORDS.split()).code == 0
     assert validator.validate(Path("run/package/make-files")) == []
+    assert ludus("review", "run", "--accept-all").code == 0
+    assert validator.validate(Path("run/reviewed/package/make-files")) == []
 
 
 def test_the_ledger_puts_lines_of_references_on_trial(ludus: Ludus, package: Path):

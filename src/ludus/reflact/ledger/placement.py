@@ -37,15 +37,17 @@ def move_lines(
         return ledger, ()
     situations = {situation.label: situation for situation in ledger.situations}
     slopes, changes = list_slopes(ledger), list[LineChange]()
-    before, _ = ledger.compose(base, ledger.get_lines(ledger.working))
     for line in ledger.alive:
         situation = situations.get(line.situation)
         if situation is None or line.id not in ledger.assessed or not _can_move(line, tuning):
             continue
         path = _find_place(ledger, line, situation, slopes, tuning)
-        moved = ledger if path == line.edit.path else _move(ledger, line, path)
+        if path == line.edit.path:
+            continue
+        moved = _move(ledger, line, path)
+        before, _ = ledger.compose(base, ledger.get_lines(ledger.working))
         after, _ = moved.compose(base, moved.get_lines({*ledger.working, line.id}))
-        if moved is not ledger and not find_excess(before, after, limits):
+        if not find_excess(before, after, limits):
             ledger = moved
             changes.append(LineChange(line.id, "moved", f"to {path or DOCUMENT}, for the tasks that need it"))
     return ledger, tuple(changes)

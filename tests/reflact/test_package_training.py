@@ -12,6 +12,9 @@ from ludus.reflact.training_run import read_records
 from ludus.skill import DOCUMENT
 from ludus.skill_folder import read_package
 from ludus.store import RunDir
+from ludus.view.acting import review_skill
+from ludus.view.facts import FactCache
+from ludus.view.skills import blame_skill
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -163,6 +166,13 @@ def test_a_review_of_a_package_decides_about_files_and_writes_and_measures_the_w
     assert rejected.code == 0 and str(reviewed) in rejected.out
     assert read_package(reviewed).paths == ("SKILL.md", "references/rules.md")
     assert "Obey." in (read_package(reviewed).read("references/rules.md") or "")
+
+    page = blame_skill(Path("run"), "shipped", FactCache(None))
+    by_line = {line.line: line.text for line in page.lines if line.line}
+    assert by_line[ids["references/rules.md"]] == "Obey." and ids["scripts/good.py"] in by_line
+    assert "==== scripts/good.py ====" in [line.text for line in page.lines]
+    body = {"decisions": [{"line": ids["scripts/good.py"], "decision": "accept"}]}
+    assert str(reviewed.relative_to("run")) in review_skill(Path("run"), json.dumps(body).encode()).text
 
     broken = "#!/bin/sh\nexit 3\n"
     edited = ludus("review", "run", "--edit", ids["scripts/good.py"], "--text", broken, *words)

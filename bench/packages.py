@@ -1,6 +1,6 @@
 """Training of skill packages, in simulated worlds whose truth is known.
 
-    $ python bench/packages.py                  the report: held-out worlds, 20 seeds (about 30 CPU minutes)
+    $ python bench/packages.py                  the report: held-out worlds, 20 seeds (about 8 CPU minutes)
     $ python bench/packages.py --peers          install GEPA and SkillOpt first (about 200 MB, once)
     $ python bench/packages.py --quick          2 small worlds of two families; no targets (a minute)
     $ python bench/packages.py --development    the worlds on which constants may be chosen; no targets
@@ -69,8 +69,12 @@ def run_jobs(jobs: Sequence[Row], pythons: dict[str, Path], workers: int, result
     for job in jobs:
         if (key := make_key(job)) not in kept:
             missing[ARMS[job["variant"]][1], job["seed"]].append({**job, "key": key})
+
+    def run_chunk(chunk: list[Row]) -> list[Row]:
+        return _run_chunk(chunk, pythons)
+
     with ThreadPoolExecutor(workers) as pool:
-        for number, rows in enumerate(pool.map(lambda each: _run_chunk(each, pythons), missing.values()), 1):
+        for number, rows in enumerate(pool.map(run_chunk, missing.values()), 1):
             for row in rows:
                 kept[row["key"]] = row
                 if results:

@@ -37,9 +37,10 @@ from typing import NamedTuple
 import rule_world as rw
 
 _PART = re.compile(r"^==== (.+) ====\n", re.MULTILINE)
+_CODE = re.compile(r"\((r(\d+)\.([xbhf])(\d+))\)")
 _RULE = re.compile(r"^[#-]* ?- When \w+: [^\n(]*\((r\d+\.[xbhf]\d+)\)", re.MULTILINE)
-_ROUTE = re.compile(r"^- For (\w+) tasks: read (\S+)$", re.MULTILINE)
-_RUN = re.compile(r"^- When (\w+): run (\S+)$", re.MULTILINE)
+ROUTE = re.compile(r"^- For (\w+) tasks: read (\S+)$", re.MULTILINE)
+RUN = re.compile(r"^- When (\w+): run (\S+)$", re.MULTILINE)
 _LIES = 50
 """From this number on, the code of a script that does harm is that of one that lies."""
 
@@ -137,7 +138,7 @@ class PackageWorld(rw.World):
         if self.own.routed:
             old = self._make_old_lines()
             for kind in self.kinds:
-                lines = [line for line in old if self._find_old_kind(rw._CODE.findall(line)[0][0]) == kind]
+                lines = [line for line in old if self._find_old_kind(_CODE.findall(line)[0][0]) == kind]
                 files[name_reference(kind)] = EMPTY.format(kind) + ("\n" + "\n".join(lines) + "\n" if lines else "")
         return files
 
@@ -158,7 +159,7 @@ class PackageWorld(rw.World):
     def list_sent(self, files: Mapping[str, str], kind: str) -> tuple[str, ...]:
         """The references that the document sends the agent to for a kind of task."""
         return tuple(dict.fromkeys(
-            path for named, path in _ROUTE.findall(files[""]) if path in files and named in (kind, "all")
+            path for named, path in ROUTE.findall(files[""]) if path in files and named in (kind, "all")
         ))  # fmt: skip
 
     def find_use(self, text: str, item: rw.Item, seed: object) -> Use:
@@ -170,7 +171,7 @@ class PackageWorld(rw.World):
 
     def _list_run(self, files: Mapping[str, str], item: rw.Item, read: Sequence[str]) -> tuple[str, ...]:
         texts = [files[path] for path in ("", *read)]
-        found = [match for text in texts for match in _RUN.findall(text)]
+        found = [match for text in texts for match in RUN.findall(text)]
         return tuple(dict.fromkeys(
             path for name, path in found if path in files and self.number.get(name, -1) in item.needs
         ))  # fmt: skip
@@ -181,7 +182,7 @@ class PackageWorld(rw.World):
         lines: list[str] = []
         for path in ("", *use.read):
             lines += [match[0] for match in _RULE.finditer(files[path]) if not self._is_vain(match[1])]
-            routes = [*_ROUTE.finditer(files[path]), *_RUN.finditer(files[path])]
+            routes = [*ROUTE.finditer(files[path]), *RUN.finditer(files[path])]
             lines += [
                 f"(r00.f{900 + len(lines) + at})" for at, _ in enumerate(routes)
             ]  # they take room, and do nothing
@@ -191,7 +192,7 @@ class PackageWorld(rw.World):
 
     def _is_vain(self, code: str) -> bool:
         """Whether a line of text is about a rule for which only a script helps."""
-        _, rule, sort, _ = rw._CODE.findall(f"({code})")[0]
+        _, rule, sort, _ = _CODE.findall(f"({code})")[0]
         return int(rule) in self.scripted and sort in "xb"
 
     def find_victims(self, line: rw.Line) -> dict[str, float]:
@@ -291,7 +292,7 @@ class PackageWorld(rw.World):
         if len(kinds) != 1 or rng.random() >= self.own.sense:
             return Placed(proposal)
         kind = rng.choice(self.kinds) if rng.random() < self.own.misplace else next(iter(kinds))
-        routes = dict(_ROUTE.findall(files[""]))
+        routes = dict(ROUTE.findall(files[""]))
         path = routes.get(kind) or name_reference(kind)
         return Placed(proposal, path, pointer=f"- For {kind} tasks: read {path}")
 
@@ -340,7 +341,7 @@ def write_script(situation: str, code: str, sort: str) -> str:
 
 def _join_document(files: Mapping[str, str]) -> str:
     """A package as one document: the texts of all files, without the lines that send the agent there."""
-    body = "\n".join(line for line in files[""].splitlines() if not _ROUTE.match(line)).rstrip()
+    body = "\n".join(line for line in files[""].splitlines() if not ROUTE.match(line)).rstrip()
     rest = [text for path, text in files.items() if path]
     return "\n\n".join([body, *(text.strip() for text in rest)]) + "\n"
 

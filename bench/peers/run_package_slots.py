@@ -27,7 +27,7 @@ from ludus.sandbox.profiles import open_pool
 from ludus.skill import DOCUMENT, render_whole
 from ludus.store import MemoryStore
 from ludus.tools.toolsets import BUILTIN
-from ludus.types import Completion, Message, Rollout, Sampling, ToolSpec
+from ludus.types import Message, Rollout, Sampling, ToolSpec
 
 FOLDER = "/tmp/skills/unit-work"
 BUDGET = 60
@@ -41,19 +41,19 @@ class SlotItems(driver.PackageItems, frozen=True):
 def make_agent(world: pw.PackageWorld) -> Callable[..., Any]:
     """An agent that knows of its skill what its commands print."""
 
-    def act(messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Completion | str:
+    def act(messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Message | str:
         item = world.by_id[next(m for m in messages if m.role == "user").content.removeprefix("Item ")]
         got = [message.content for message in messages if message.role == "tool"]
         if not got:
             return call("terminal", command=f"cat {FOLDER}/{DOCUMENT}")
         files = {"": got[0]}
-        sent = [path for kind, path in pw._ROUTE.findall(got[0]) if kind in (item.kind, "all")]
+        sent = [path for kind, path in pw.ROUTE.findall(got[0]) if kind in (item.kind, "all")]
         read = tuple(path for path in dict.fromkeys(sent) if rw.draw(item.id, path) < 0.8)
         texts = [got[0], *got[1 : 1 + len(read)]]
         if len(got) < 1 + len(read):
             return call("terminal", command=f"cat {FOLDER}/{read[len(got) - 1]}")
         files |= dict(zip(read, got[1:], strict=False))
-        found = [pair for text in texts for pair in pw._RUN.findall(text)]
+        found = [pair for text in texts for pair in pw.RUN.findall(text)]
         run = tuple(dict.fromkeys(path for name, path in found if world.number.get(name, -1) in item.needs))
         done = got[1 + len(read) :]
         if len(done) < len(run):

@@ -85,7 +85,7 @@ class SimulatedSlots:
         turn = Turn(Completion(Message("assistant", trace), Finish.STOP), stop=StopReason.FINISHED)
         known = SkillUse(loaded=True, opened=(DOCUMENT, *use.read, *use.run), run=use.run) if self.world.whole else None
         return replace(
-            make_failed(job, runner, Failure("model", "simulated", "")),
+            make_failed(job, runner, Failure("model", "simulated")),
             failure=None,
             turns=(turn,),
             stop=StopReason.FINISHED,

@@ -59,7 +59,7 @@ def test_a_rollout_that_did_not_read_the_file_is_no_evidence_for_its_line():
 
 def test_a_line_that_nobody_reads_is_worth_less_and_less():
     ledger = make_one()
-    nets = []
+    nets: list[float] = []
     for _ in range(4):
         ledger = add_readings(ledger, [read("t0", False, named=["s"], unread=("L1",))], TUNING)
         nets.append(assess_lines(ledger, TUNING)["L1"].gain)

@@ -22,6 +22,9 @@ _LEDGER_PROMPTS = frozenset({"analyst_lines"})
 """The prompts of the recipe `ledger`. They are no part of the identity of other runs."""
 PACKAGE_PROMPTS = ("item_files", "line_pointer")
 """The prompts of skill packages, which have a place of their own in the identity of their runs."""
+PLAIN_PROMPT = "plain_rule"
+"""The prompt of the proposer `plain`. Prompts of single proposers (`Proposer.own_prompts`) are apart, too."""
+_APART = (*PACKAGE_PROMPTS, PLAIN_PROMPT)
 _DIVIDER = re.compile(r"^<!-- message -->\n", re.MULTILINE)
 
 
@@ -57,7 +60,7 @@ class Prompts:
     def compute_digest(self, recipe: str = "reflact", support: str = "named") -> str:
         """A hash of the prompts that a recipe may use. Runs of earlier versions did not ask for the origin of items."""
         names = [name for name in self.names if recipe == "ledger" or name not in _LEDGER_PROMPTS]
-        names = [name for name in names if name not in PACKAGE_PROMPTS and (support == "named" or name != "origins")]
+        names = [name for name in names if name not in _APART and (support == "named" or name != "origins")]
         return hashlib.sha256(canonical({name: self.get_hash(name) for name in names})).hexdigest()[:16]
 
     def render_part(self, name: str, /, **values: str) -> str:

@@ -193,8 +193,8 @@ class TrainSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
     seed: int = 42
     """The seed of batches, samples and rollouts."""
 
-    minibatch_size: Count = 8
-    """Rollouts per analyst request."""
+    minibatch_size: Count | Literal["auto"] = "auto"
+    """Rollouts per analyst request. `auto`: 8; for `recipe: ledger` also 24 (`ledger.batch_size`)."""
     merge_batch_size: Annotated[int, Meta(ge=2)] = 8
     """Proposals per merge request."""
     failure_only: bool = False
@@ -266,8 +266,9 @@ class TrainSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
     those of `sampling.extra`."""
 
     proposer: str = "analysts"
-    """What proposes changes. `analysts`: the optimizer's model reads rollouts and proposes edits. `exemplars`: worked
-    examples and rules, made from rollouts and references without any model. Or a class of your own: `module:Class`, or
+    """What proposes changes. `analysts`: the optimizer's model reads rollouts and proposes edits. `plain`: the same for
+    small models, one short question for each sort of failures. `exemplars`: worked examples and rules, made from
+    rollouts and references without any model. Or a class of your own: `module:Class`, or
     a file: `mine.py`, `mine.py:Class` (`docs/extending.md`)."""
     exemplars: ExemplarsSettings = ExemplarsSettings()
     """For `proposer: exemplars`."""
@@ -288,6 +289,7 @@ class TrainSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
         "guards": GuardSettings(enabled=False),
         "selection_draw": "first",
         "support": "minibatch",
+        "ledger": LedgerSettings(batch_size=8, block_size=1),  # its default before sizes were left to prices
     }
     used_if: ClassVar[Mapping[str, tuple[UsedIf, ...]]] = {
         "ledger": (UsedIf("recipe", ("ledger",)),),
@@ -308,6 +310,11 @@ class TrainSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
         apart = {"proposer", "exemplars", "sampling", "prompts"}
         fields = {name: value for name, value in get_recorded(self).items() if name not in apart}
         return {**fields, "gate": get_recorded(self.gate)}
+
+    @property
+    def rollouts_per_request(self) -> int:
+        """The size of a minibatch, where nothing was chosen the default."""
+        return 8 if self.minibatch_size == "auto" else self.minibatch_size
 
     @property
     def epoch_count(self) -> int:

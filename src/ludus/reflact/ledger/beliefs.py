@@ -113,13 +113,19 @@ def compute_slopes(ledger: LineLedger, called: Mapping[str, Sequence[str]]) -> d
         gain = beliefs.get(f"help/{line}", _HELP).mean + any_help
         for task in tasks:
             helped[task] = helped.get(task, 0.0) + gain
-    base, working = beliefs.get("base", _BASE).mean, ledger.get_lines(ledger.working)
+    base = beliefs.get("base", _BASE).mean
+    effects = [  # of each working line: the line, how the names of its effects begin, the prior, what any line adds
+        (line, name_effect(line.id, ""), _PASSAGE if line.passage else _EFFECT, 0.0 if line.passage else any_effect)
+        for line in ledger.get_lines(ledger.working)
+    ]
     starts = {
         kind: base
         + beliefs.get(f"kind/{kind}", _KIND).mean
         + sum(
-            get_reach(ledger, line, kind) * (get_effect(beliefs, line.id, kind).mean + (not line.passage) * any_effect)
-            for line in working
+            [
+                get_reach(ledger, line, kind) * (beliefs.get(prefix + kind, prior).mean + added)
+                for line, prefix, prior, added in effects
+            ]
         )
         for kind in set(ledger.seen.values())
     }

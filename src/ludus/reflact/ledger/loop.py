@@ -132,7 +132,7 @@ async def take_ledger_step(run: TrainingRun, state: RunState) -> Step:
 
     # 2 rollout
     seed = derive_step_seed(run.settings.seed, number)
-    rollouts = await run.runner.run_trials([Trial(sample.skill, sample.task, seed) for sample in samples], "rollout")
+    rollouts = await run_samples(run, samples, seed)
     clock.lap("rollout")
 
     # 3 read
@@ -225,8 +225,9 @@ def sample_step(run: TrainingRun, ledger: LineLedger, base: Skill, number: int) 
     tasks = {task.id: task for task in run.splits.train}
     groups = group_rivals(ledger)
     chosen, samples = (*targeted, *others), list[SampledTrial]()
-    for start in range(0, len(chosen), settings.ledger.block_size):
-        block = chosen[start : start + settings.ledger.block_size]
+    sharing = settings.ledger.tasks_per_text
+    for start in range(0, len(chosen), sharing):
+        block = chosen[start : start + sharing]
         passages = sample_passages(ledger, random)
         lines = drop_own_lines(sample_lines(groups, settings.ledger.tuning, random, passages), block)
         skill, present = ledger.compose(base, lines)
@@ -238,6 +239,24 @@ def record_samples(store: Store, step: int, samples: Sequence[SampledTrial]) -> 
     """Store which lines each text has, before it is run."""
     body = to_json(SampleRecord(step, {sample.skill.hash: sample.lines for sample in samples}))
     store.put_record(hashlib.sha256(DRAWS.encode() + body).hexdigest()[:32], DRAWS, body)
+
+
+# ---- 2 rollout ------------------------------------------------------------------------------------------------------
+
+
+async def run_samples(run: TrainingRun, samples: Sequence[SampledTrial], seed: int) -> list[Rollout]:
+    """The rollouts of a step. Of those with the same text one runs first: a server that caches prompts has the text
+    only when it has answered a request with it."""
+    trials = [Trial(sample.skill, sample.task, seed) for sample in samples]
+    if run.settings.ledger.tasks_per_text == 1:
+        return await run.runner.run_trials(trials, "rollout")
+    first = {trial.skill: place for place, trial in reversed(list(enumerate(trials)))}
+    begun = sorted(first.values())
+    left = [place for place in range(len(trials)) if place not in begun]
+    done = await run.runner.run_trials([trials[place] for place in begun], "rollout")
+    if left:
+        done += await run.runner.run_trials([trials[place] for place in left], "rollout", earlier=done)
+    return [rollout for _, rollout in sorted(zip((*begun, *left), done, strict=True), key=lambda pair: pair[0])]
 
 
 # ---- 3 read ---------------------------------------------------------------------------------------------------------
@@ -254,7 +273,7 @@ async def read_rollouts(
     """What each rollout says, and what the analysts propose."""
     readings = _make_readings(ledger, samples, rollouts, view.settings)
     failed = [place for place, reading in enumerate(readings) if reading.passed is False]
-    size = view.settings.minibatch_size
+    size = view.settings.rollouts_per_request
     parts = [failed[start : start + size] for start in range(0, len(failed), size)]
     async with open_task_group() as group:
         asked = [
@@ -293,12 +312,25 @@ async def propose_from_outcomes(
     shown = dataclasses.replace(view, skill=ledger.compose(base, ledger.alive)[0])
     found = await proposer.reflect(shown, 1, _stream(rollouts))
     reflections = check_result(proposer, "reflect", found, Reflection, "Reflections")
+    patterns = [p for each in reflections for p in each.patterns] if proposer.patterns_are_causes else []
     merged = await proposer.aggregate(shown, reflections)
     items = check_result(proposer, "aggregate", merged, Item, "items (Edit, Suggestion or Document)")
-    proposals = [_make_own_proposal(item, place, view.step, ledger, base) for place, item in enumerate(items, 1)]
+    proposals = [
+        _make_own_proposal(item, place, view.step, ledger, base, patterns) for place, item in enumerate(items, 1)
+    ]
     tasks = tuple(rollout.task.id for rollout in rollouts)
     kept = tuple(proposal for proposal in proposals if proposal is not None)
-    return tuple(replace(reading, read=False) for reading in readings), [LineReflection(tasks, proposals=kept)]
+    if proposer.patterns_are_causes:
+        named = tuple(_name_patterns(reading, patterns) for reading in readings)
+    else:
+        named = tuple(replace(reading, read=False) for reading in readings)
+    return named, [LineReflection(tasks, proposals=kept)]
+
+
+def _name_patterns(reading: Reading, patterns: Sequence[Pattern]) -> Reading:
+    """The reading with the patterns that a failed rollout shows."""
+    named = [p.name for p in patterns if reading.passed is False and reading.task in p.tasks]
+    return replace(reading, situations=tuple(dict.fromkeys(named)))
 
 
 async def _stream(rollouts: Sequence[Rollout]) -> AsyncGenerator[Rollout, None]:
@@ -306,10 +338,14 @@ async def _stream(rollouts: Sequence[Rollout]) -> AsyncGenerator[Rollout, None]:
         yield rollout
 
 
-def _make_own_proposal(item: Item, place: int, step: int, ledger: LineLedger, base: Skill) -> LineProposal | None:
+def _make_own_proposal(
+    item: Item, place: int, step: int, ledger: LineLedger, base: Skill, patterns: Sequence[Pattern]
+) -> LineProposal | None:
     if not isinstance(item, Edit):
         return None
     edit, replaces = place_edit(item, base, ledger.alive)
+    if about := next((p.name for p in patterns if item.evidence and set(item.evidence) <= set(p.tasks)), ""):
+        return LineProposal(edit=edit, situation=about, replaces=replaces)
     old = next((line.situation for line in ledger.lines if line.id == replaces), "")
     origin = ", ".join(item.evidence[:3]) or "no task"
     situation = old or f"from {origin} (step {step}, item {place})"

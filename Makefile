@@ -114,7 +114,7 @@ lint: setup-dev
 	@scripts/check-web $(VENV)/node
 
 BENCHES := footprint "exec --peers" "loop --peers" "tokens --peers" templates "parsers --peers" pool stall keep_files controls containers \
-           "reflact --peers" "optimizer --peers" "gateway --peers" "api --peers" "view --peers" rl_loop rl scale
+           "reflact --peers" "optimizer --peers" "packages --peers" "gateway --peers" "api --peers" "view --peers" rl_loop rl scale
 
 bench: setup-dev
 	@failed=0; \

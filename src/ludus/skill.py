@@ -164,6 +164,7 @@ def _hash_package(text: str, files: tuple[SkillFile, ...]) -> str:
     return found.hexdigest()[:16]
 
 
+@lru_cache(maxsize=2048)  # every edit of a package looks at all its paths again
 def find_path_fault(path: str) -> str:
     """Why a package cannot have a file at this path; empty if it can."""
     parts = path.split("/")

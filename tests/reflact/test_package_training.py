@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from skills_ref import validator  # pyright: ignore[reportMissingTypeStubs]
 from tests.cli_kit import Ludus
 
 from ludus.reflact.records import Step
@@ -11,6 +12,9 @@ from ludus.reflact.training_run import read_records
 from ludus.skill import DOCUMENT
 from ludus.skill_folder import read_package
 from ludus.store import RunDir
+from ludus.view.acting import review_skill
+from ludus.view.facts import FactCache
+from ludus.view.skills import blame_skill
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -114,10 +118,11 @@ def test_a_reference_and_a_script_are_trained_and_shipped_as_a_package(ludus: Lu
 
 
 def test_the_published_validator_accepts_the_shipped_package(ludus: Ludus, package: Path):
-    validator = pytest.importorskip("skills_ref.validator")
     assert validator.validate(package) == []
     assert ludus(*WORDS.split()).code == 0
     assert validator.validate(Path("run/package/make-files")) == []
+    assert ludus("review", "run", "--accept-all").code == 0
+    assert validator.validate(Path("run/reviewed/package/make-files")) == []
 
 
 def test_the_ledger_puts_lines_of_references_on_trial(ludus: Ludus, package: Path):
@@ -146,3 +151,52 @@ def test_a_skill_of_one_document_gets_no_files(ludus: Ludus, package: Path):
         steps = [record for record in read_records(run) if isinstance(record, Step)]
     assert {fate.status for step in steps for fate in step.fates} == {"skipped_no_package"}
     assert read_package(Path("run/best")).files == ()
+
+
+def test_a_review_of_a_package_decides_about_files_and_writes_and_measures_the_whole(ludus: Ludus, package: Path):
+    assert ludus(*WORDS.split()).code == 0
+    shipped = read_package(Path("run/best"))
+    listed = json.loads(ludus("review", "run", "--list", "--json").out)
+    ids = {change["path"]: change["id"] for change in listed["changes"] if change["included"]}
+    assert set(ids) == {"references/rules.md", "scripts/good.py"}
+    words = ("--reason", "as the test wants")
+    reviewed = Path("run/reviewed/package/make-files")
+
+    rejected = ludus("review", "run", "--reject", ids["scripts/good.py"], *words)
+    assert rejected.code == 0 and str(reviewed) in rejected.out
+    assert read_package(reviewed).paths == ("SKILL.md", "references/rules.md")
+    assert "Obey." in (read_package(reviewed).read("references/rules.md") or "")
+
+    page = blame_skill(Path("run"), "shipped", FactCache(None))
+    by_line = {line.line: line.text for line in page.lines if line.line}
+    assert by_line[ids["references/rules.md"]] == "Obey." and ids["scripts/good.py"] in by_line
+    assert "==== scripts/good.py ====" in [line.text for line in page.lines]
+    body = {"decisions": [{"line": ids["scripts/good.py"], "decision": "accept"}]}
+    assert str(reviewed.relative_to("run")) in review_skill(Path("run"), json.dumps(body).encode()).text
+
+    broken = "#!/bin/sh\nexit 3\n"
+    edited = ludus("review", "run", "--edit", ids["scripts/good.py"], "--text", broken, *words)
+    assert edited.code == 0, edited.err
+    assert (read_package(reviewed).get_file("scripts/good.py") or shipped.files[0]).executable
+    refused = ludus("review", "run", "--measure")
+    assert refused.code == 2 and "scripts/good.py" in refused.err and "exit code 3" in refused.err
+
+    assert ludus("review", "run", "--accept", ids["scripts/good.py"], "--accept-all").code == 0
+    assert read_package(reviewed) == shipped, "everything was accepted"
+    assert (reviewed / "scripts/good.py").stat().st_mode & 0o100
+    measured = ludus("review", "run", "--measure")
+    assert measured.code == 0 and "scripts/good.py" in measured.out, measured.err
+    head = (reviewed / DOCUMENT).read_text()
+    assert f"ludus-hash: {shipped.hash}" in head and "ludus-claim: 'a person chose this skill" in head
+
+
+def test_a_review_of_the_ledger_puts_a_reference_back(ludus: Ludus, package: Path):
+    words = WORDS.replace("--recipe reflact", "--recipe ledger --train.ledger.batch_size 4")
+    words = words.replace("--train.edit_budget 4 --train.slow.enabled false ", "").replace("epochs 1", "epochs 6")
+    assert ludus(*words.split()).code == 0
+    (change,) = [
+        each for each in json.loads(ludus("review", "run", "--list", "--json").out)["changes"] if each["included"]
+    ]
+    assert (change["id"], change["path"], change["text"]) == ("L1", "references/rules.md", "Obey.")
+    assert ludus("review", "run", "--reject", "L1", "--reason", "no").code == 0
+    assert read_package(Path("run/reviewed/package/make-files")) == read_package(package)

@@ -8,7 +8,7 @@ import pytest
 
 from ludus.errors import ConfigError
 from ludus.reflact.items import Document, Suggestion
-from ludus.reflact.ledger.line_analyst import LineReply
+from ludus.reflact.ledger.line_analyst import LineItem, LineReply
 from ludus.reflact.prompt_templates import Prompts, find_fields
 from ludus.reflact.stages import aggregate, appendix, reflect, select, update
 from ludus.reflact.stages import optimizer_memory as meta
@@ -16,7 +16,7 @@ from ludus.reflact.stages import slow_update as slow
 from ludus.skill import Edit
 
 OURS = Prompts.load()
-PARTS = {"item_edit", "item_suggestion", "item_document", "item_files", "notes", "origins", "reask"}
+PARTS = {"item_edit", "item_suggestion", "item_document", "item_files", "line_pointer", "notes", "origins", "reask"}
 
 
 @pytest.mark.parametrize("name", OURS.names)
@@ -105,6 +105,7 @@ REPLIES = {
     "item_suggestion": Suggestion,
     "item_document": Document,
     "item_files": Edit,
+    "line_pointer": LineItem,
 }
 
 

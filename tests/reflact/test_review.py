@@ -29,7 +29,7 @@ from ludus.reflact.review_changes import list_changes, trace_pieces
 from ludus.reflact.train_settings import Appendix, TrainSettings
 from ludus.run_events import read_events
 from ludus.run_info import keep_info
-from ludus.skill import Skill, parse_file
+from ludus.skill import parse_file
 from ludus.store import RunDir
 
 LEDGER = TrainSettings(recipe="ledger", epochs=2)
@@ -54,15 +54,15 @@ TEXTS = st.lists(st.sampled_from(["a", "b", "c", "", "# d", "<!-- e"]), max_size
 
 @given(TEXTS, st.lists(TEXTS, min_size=1, max_size=5))
 def test_pieces_are_exactly_both_texts(initial: str, way: list[str]):
-    pieces = trace_pieces(Skill(initial), [(f"S{number}", Skill(text)) for number, text in enumerate(way)])
+    pieces = trace_pieces(initial, [(f"S{number}", text) for number, text in enumerate(way)])
     assert "\n".join(line for piece in pieces for line in piece.current) == way[-1]
     assert "\n".join(line for piece in pieces for line in piece.initial) == initial
     assert all(piece.change or piece.current == piece.initial for piece in pieces)
 
 
 def test_a_line_that_was_rewritten_twice_can_go_back_by_one_or_to_the_start():
-    way = [("S1", Skill("top\none\nend\n")), ("S2", Skill("top\ntwo\nend\n"))]
-    (piece,) = [piece for piece in trace_pieces(Skill("top\nzero\nend\n"), way) if piece.change]
+    way: list[tuple[str, str | None]] = [("S1", "top\none\nend\n"), ("S2", "top\ntwo\nend\n")]
+    (piece,) = [piece for piece in trace_pieces("top\nzero\nend\n", way) if piece.change]
     assert (piece.change, piece.current, piece.previous, piece.initial) == ("S2", ("two",), ("one",), ("zero",))
 
 

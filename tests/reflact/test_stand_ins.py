@@ -11,7 +11,7 @@ from ludus.reflact.prompt_templates import Prompts
 from ludus.reflact.stand_ins import Assumptions, StandInWorld
 from ludus.skill import Skill
 
-PARTS = ("item_document", "item_edit", "item_files", "item_suggestion", "notes", "origins", "reask")
+PARTS = ("item_document", "item_edit", "item_files", "item_suggestion", "line_pointer", "notes", "origins", "reask")
 """Prompts that are parts of others."""
 
 

@@ -20,11 +20,11 @@ from ludus.types import Message
 _FIELD = re.compile(r"\{\{(\w+)\}\}")
 _LEDGER_PROMPTS = frozenset({"analyst_lines"})
 """The prompts of the recipe `ledger`. They are no part of the identity of other runs."""
-PACKAGE_PROMPT = "item_files"
-"""The prompt of skill packages, which has a place of its own in the identity of their runs."""
+PACKAGE_PROMPTS = ("item_files", "line_pointer")
+"""The prompts of skill packages, which have a place of their own in the identity of their runs."""
 PLAIN_PROMPT = "plain_rule"
 """The prompt of the proposer `plain`. Prompts of single proposers (`Proposer.own_prompts`) are apart, too."""
-_APART = (PACKAGE_PROMPT, PLAIN_PROMPT)
+_APART = (*PACKAGE_PROMPTS, PLAIN_PROMPT)
 _DIVIDER = re.compile(r"^<!-- message -->\n", re.MULTILINE)
 
 

@@ -6,13 +6,16 @@
 
 A decision is stored when it is made, so a review can be interrupted and continued; the last decision about a change
 counts. `finish` stores a new version of the skill: its text, its parent's hash, all decisions, who made them and when.
-The store is the truth. `reviewed/SKILL.md`, `reviewed/review.json` and the line in `events.jsonl` follow from it. The
-next review writes them if a process was killed before it did. The skill that the run shipped stays as it is.
+The store is the truth. `reviewed/SKILL.md`, `reviewed/review.json` and the line in `events.jsonl` follow from it; a
+package is in `reviewed/package/NAME`, with all its files. The next review writes them if a process was killed before it
+did. The skill that the run shipped stays as it is.
 `list_changes` (`ludus.reflact.review_changes`) says what can be decided; `apply_decisions` is pure.
 """
 
 import hashlib
+import shutil
 import time
+from collections import defaultdict
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +27,7 @@ from msgspec.structs import replace
 
 from ludus.encoding import to_json
 from ludus.errors import ConfigError, StoreError
+from ludus.reflact.ledger.line_records import add_pointer
 from ludus.reflact.records import Record
 from ludus.reflact.report.run_files import BEST, SkillHead
 from ludus.reflact.review_changes import SHIPPED, ChangeList, SkillChange, SkillPiece, list_changes, pad_like
@@ -31,12 +35,15 @@ from ludus.reflact.train_settings import TrainSettings
 from ludus.reflact.training_run import read_records
 from ludus.run_events import append_event, read_events
 from ludus.run_info import find_kind, read_info, read_state
-from ludus.skill import Edit, Skill, apply_edits, remove_markers, render_file
+from ludus.skill import Edit, Skill, SkillFile, apply_edits, remove_markers, render_file
+from ludus.skill_folder import render_package, write_package
 from ludus.stats import Interval
 from ludus.store import RunDir, decode_record
 
 REVIEWED = "reviewed/SKILL.md"
 REVIEW_FILE = "reviewed/review.json"
+REVIEWED_PACKAGE = "reviewed/package"
+"""The folder of the reviewed package. It is written for packages only."""
 DECISIONS = "review_decision"
 """The kind of a decision in the store."""
 REVIEWS = "review"
@@ -98,6 +105,8 @@ class ReviewMeasure(Struct, frozen=True, kw_only=True):
     """How many skills were tested on this test split for a claim, this one included, as far as is known."""
     failed: int = 0
     """Rollouts of the three skills without a score."""
+    scripts: tuple[str, ...] = ()
+    """Scripts of the reviewed package whose checks were run again, and passed."""
     chosen_by: Literal["person"] = "person"
     time: float = 0.0
 
@@ -136,16 +145,48 @@ def apply_decisions(listed: ChangeList, decisions: Iterable[ReviewDecision]) -> 
     last = {decision.change: decision for decision in decisions}
     for decision in last.values():
         check_decision(listed, decision)
+    files = _take_files(listed, last)
+    gone = [path for path in listed.skill.paths[1:] if path not in files.paths]
     lines: list[str] = []
-    for piece in listed.pieces:
+    for piece in (each for each in listed.pieces if not each.path):
+        if piece.change and piece.change not in last and any(path in "\n".join(piece.current) for path in gone):
+            lines += piece.initial  # a line that was written for a file which is not there any more
+            continue
         lines += _take_lines(piece, last.get(piece.change) if piece.change else None)
     text = "\n".join(lines)
     if not listed.skill.text.startswith("\n") and not listed.initial.text.startswith("\n"):
         text = text.lstrip("\n")
     added = [(listed.get(id), decision) for id, decision in last.items() if not listed.get(id).included]
-    skill = _add_proposed(listed.skill.change_text(text), added)
+    skill = _add_proposed(files.change_text(text), added)
     _ = skill.front  # raises if the front matter is malformed
     return skill
+
+
+def _take_files(listed: ChangeList, last: Mapping[str, ReviewDecision]) -> Skill:
+    """The version with the files that the decisions make. A file of which no line is left is no file."""
+    skill, pieces = listed.skill, defaultdict[str, list[SkillPiece]](list)
+    for piece in listed.pieces:
+        if piece.path:
+            pieces[piece.path].append(piece)
+    for path, parts in pieces.items():
+        lines: list[str] = []
+        for piece in parts:
+            lines += _take_lines(piece, last.get(piece.change) if piece.change else None)
+        text = "\n".join(lines)
+        file = listed.skill.get_file(path) or listed.initial.get_file(path)
+        if text.strip():
+            runs = file.executable if file else text.startswith("#!")
+            skill = _put_text(skill, SkillFile(path, text, b"", runs))
+        elif listed.skill.read(path) is not None:
+            skill = skill.remove_file(path)
+    return skill
+
+
+def _put_text(skill: Skill, file: SkillFile) -> Skill:
+    try:
+        return skill.put_file(file)
+    except ValueError as error:
+        raise ConfigError(f"review: {file.path}: {error}") from None
 
 
 def check_decision(listed: ChangeList, decision: ReviewDecision) -> None:
@@ -184,6 +225,7 @@ def _add_proposed(skill: Skill, added: Iterable[tuple[SkillChange, ReviewDecisio
         skill, (report,) = apply_edits(skill, [edit])
         if not report.applied:
             raise ConfigError(f"review: {change.id} cannot be added to this text: {report.status}")
+        skill = add_pointer(skill, edit.path, change.pointer)
     return skill
 
 
@@ -324,14 +366,55 @@ def write_review_files(directory: RunDir) -> None:
     if not reviews:
         return
     last = reviews[-1]
-    text, body = render_file(last.skill, *_read_head(directory)).encode(), to_json(last)
+    head, body = _read_head(directory), to_json(last)
+    text = render_file(last.skill, *head).encode()
     for name, data in ((REVIEWED, text), (REVIEW_FILE, msgspec.json.format(body, indent=2) + b"\n")):
         if not (directory.path / name).is_file() or (directory.path / name).read_bytes() != data:
             directory.write(name, data)
+    _write_reviewed_package(directory, last, head)
     noted = {event.facts.get("review") for event in read_events(directory) if event.kind == "review"}
     for review in reviews:
         if review.number not in noted:
             _note_review(directory, review)
+
+
+def _write_reviewed_package(directory: RunDir, review: SkillReview, head: SkillHead) -> None:
+    """Write the package as agents install it. What its front matter says of it follows from the store, too."""
+    folder, own = directory.path / REVIEWED_PACKAGE, find_reviewed_package(directory.path, review)
+    if own is None:
+        shutil.rmtree(folder, ignore_errors=True)  # of a review before this one
+        return
+    measured = [each.sentence for each in read_measures(directory) if each.skill == review.skill.hash]
+    stamp = {
+        "ludus-version": f"review-{review.number}",
+        "ludus-hash": review.skill.hash,
+        "ludus-claim": " ".join((measured or ["a person chose this skill; it was not measured"])[-1].split()),
+        "ludus-evidence": f"{directory.path.resolve().name}/{REVIEW_FILE}",
+    }
+    files = render_package(review.skill, *head, stamp)
+    if {path.name for path in folder.glob("*")} == {own.name} and _is_written(files, own):
+        return
+    if folder.exists() and {path.name for path in folder.iterdir()} != {own.name}:
+        shutil.rmtree(folder)
+    write_package(files, own)
+
+
+def _is_written(files: Mapping[str, tuple[bytes, bool]], folder: Path) -> bool:
+    there = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    return there.keys() == files.keys() and all(there[name].read_bytes() == data for name, (data, _) in files.items())
+
+
+def find_reviewed_package(run: Path, review: SkillReview) -> Path | None:
+    """The folder of a reviewed package; None if the skill is one document, which is in `reviewed/SKILL.md` alone."""
+    if not review.skill.files:
+        return None
+    front = review.skill.front
+    return run / REVIEWED_PACKAGE / (front.name if front else SkillHead().name)
+
+
+def find_result(run: Path, review: SkillReview) -> Path:
+    """Where a person finds the reviewed skill: the folder of a package, or the file of a document."""
+    return find_reviewed_package(run, review) or run / REVIEWED
 
 
 def _note_review(directory: RunDir, review: SkillReview) -> None:
@@ -363,3 +446,4 @@ def keep_measure(directory: RunDir, measure: ReviewMeasure) -> None:
     directory.put_record(_make_key(MEASURES, body, number), MEASURES, body)
     text = f"review {measure.review} of the skill was measured: {measure.sentence}"
     append_event(directory, "review", text, facts={"measured": measure.review, "skill": measure.skill})
+    write_review_files(directory)  # what the package says of itself

@@ -3,7 +3,8 @@
 A version of a skill is traced from the initial text, change by change. The result is a list of pieces: text that never
 changed, and text that a change wrote, with what stood there in the initial skill and right before the change. The
 pieces with their initial text are exactly the initial skill; those with their current text are exactly the version. So
-any choice of changes is a text, for every recipe: edits, whole rewrites, guidance and notes.
+any choice of changes is a text, for every recipe: edits, whole rewrites, guidance and notes. The files of a package
+are traced as the document is. A script is one piece: half of a program is no program.
 
 A change has an id that stays the same: `L4` is line 4 of the ledger, `S3.1` the first item of step 3, `S3.notes` what
 the step added to the appendix, `E2` the guidance after epoch 2. If a change is in several places, the second one is
@@ -93,6 +94,8 @@ class SkillChange(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """About how many tokens its text takes in every request."""
     edit: Edit | None = None
     """How it would be made, if it is not in the version. None: it is no edit that could be made."""
+    pointer: str = ""
+    """The line of the document that comes with it."""
     evidence: ChangeEvidence = ChangeEvidence()
 
 
@@ -103,6 +106,8 @@ class SkillPiece(Struct, frozen=True, omit_defaults=True):
     initial: tuple[str, ...]
     previous: tuple[str, ...]
     change: str = ""
+    path: str = ""
+    """The file of the package that it is a part of; empty: the document."""
 
 
 class ChangeList(Struct, frozen=True, kw_only=True):
@@ -113,6 +118,7 @@ class ChangeList(Struct, frozen=True, kw_only=True):
     skill: Skill
     initial: Skill
     pieces: tuple[SkillPiece, ...]
+    """Those of the document, then those of the files of which anything changed."""
     changes: tuple[SkillChange, ...]
     """Those of the version in the order of the text, then those that are not in it."""
 
@@ -197,7 +203,7 @@ def list_changes(records: Sequence[Record], settings: TrainSettings, version: st
     else:
         way = list(_trace_steps(records, settings, initial, skill))
         offered = list(_offer_items(records))
-    pieces = _name_pieces(_join_regions(trace_pieces(initial, [(each.id, each.skill) for each in way])))
+    pieces = _name_pieces(_trace_package(initial, way))
     if settings.recipe == "ledger":
         pieces = _add_replaced(pieces, {history.line.id: history.line for history in histories})
     known = {each.id: each.evidence for each in way}
@@ -208,13 +214,16 @@ def list_changes(records: Sequence[Record], settings: TrainSettings, version: st
 
 
 def _make_included(pieces: Sequence[SkillPiece], known: Mapping[str, ChangeEvidence]) -> Iterator[SkillChange]:
-    place = 1
+    place, path = 1, ""
     for piece in pieces:
+        if piece.path != path:
+            place, path = 1, piece.path
         if piece.change:
             text, before = _strip(piece.current), _strip(piece.initial)
             lead = next((at for at, line in enumerate(piece.current) if line.strip()), 0)
             yield SkillChange(
                 id=piece.change,
+                path=piece.path or DOCUMENT,
                 included=True,
                 op="replace" if text and before else "add" if text else "remove",
                 text=text,
@@ -234,16 +243,45 @@ def _strip(lines: Sequence[str]) -> str:
 # ---- pieces ---------------------------------------------------------------------------------------------------------
 
 
-def trace_pieces(initial: Skill, way: Sequence[tuple[str, Skill]]) -> tuple[SkillPiece, ...]:
-    """The last text as pieces. Each change on the way is compared with the text before it, line by line."""
-    pieces = [SkillPiece((line,), (line,), (line,)) for line in initial.text.split("\n")]
-    before = initial.text.split("\n")
-    for id, skill in way:
-        after = skill.text.split("\n")
+def _trace_package(initial: Skill, way: Sequence[_Change]) -> list[SkillPiece]:
+    """The pieces of the document, then those of each file that was changed."""
+    pieces = list(_join_regions(trace_pieces(initial.text, [(each.id, each.skill.text) for each in way])))
+    versions = [initial, *(each.skill for each in way)]
+    for path in sorted({path for skill in versions for path in skill.paths} - {DOCUMENT}):
+        texts = [skill.read(path) for skill in versions]
+        if all(text == texts[0] for text in texts):
+            continue
+        named = list(zip((each.id for each in way), texts[1:], strict=True))
+        is_whole = any(file.is_script for skill in versions if (file := skill.get_file(path)))
+        traced = _trace_whole(texts[0], named) if is_whole else trace_pieces(texts[0], named)
+        pieces += [replace(piece, path=path) for piece in traced]
+    return pieces
+
+
+def _trace_whole(initial: str | None, way: Sequence[tuple[str, str | None]]) -> tuple[SkillPiece, ...]:
+    """A file as one piece, with the last change of it."""
+    previous, current, last = initial, initial, ""
+    for id, text in way:
+        if text != current:
+            previous, current, last = current, text, id
+    return (SkillPiece(_split_lines(current), _split_lines(initial), _split_lines(previous), last),)
+
+
+def _split_lines(text: str | None) -> tuple[str, ...]:
+    return () if text is None else tuple(text.split("\n"))
+
+
+def trace_pieces(initial: str | None, way: Sequence[tuple[str, str | None]]) -> tuple[SkillPiece, ...]:
+    """The last text as pieces. Each change on the way is compared with the text before it, line by line. A text that
+    is not there has no lines."""
+    before = _split_lines(initial)
+    pieces = [SkillPiece((line,), (line,), (line,)) for line in before]
+    for id, text in way:
+        after = _split_lines(text)
         matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
         for tag, start, end, new, new_end in reversed(matcher.get_opcodes()):  # from the end: places stay valid
             if tag != "equal":
-                _replace_lines(pieces, start, end, tuple(after[new:new_end]), id)
+                _replace_lines(pieces, start, end, after[new:new_end], id)
         before = after
     return tuple(pieces)
 
@@ -353,7 +391,8 @@ def _find_lines(records: Sequence[Record], skill: Skill) -> tuple[tuple[Line, ..
         base = add_notes(initial, ledger.notes) if ledger.notes else initial
         sets = [ledger.get_lines(ledger.working), tuple(line for line in ledger.lines if _is_in(line.edit, skill))]
         if isinstance(record, Step) and record.lines is not None:
-            sets += [ledger.get_lines(each.lines) for each in record.lines.readings if each.skill == skill.hash][:1]
+            own = [(*each.lines, *each.unread) for each in record.lines.readings if each.skill == skill.hash]
+            sets += [ledger.get_lines(ids) for ids in own][:1]
         for lines in sets:
             if compose_text(base, lines)[0] == skill:
                 return lines, ledger.notes
@@ -362,8 +401,8 @@ def _find_lines(records: Sequence[Record], skill: Skill) -> tuple[tuple[Line, ..
 
 
 def _is_in(edit: Edit, skill: Skill) -> bool:
-    content = edit.content.strip()
-    return content in skill.text if content else edit.target not in skill.text
+    content, text = edit.content.strip(), skill.read(edit.path) or ""
+    return content in text if content else edit.target not in text
 
 
 def _describe_history(history: LineHistory) -> ChangeEvidence:
@@ -418,7 +457,7 @@ def _offer_lines(histories: Iterable[LineHistory]) -> Iterator[SkillChange]:
         why = f"retired in step {line.retired}: {line.reason}" if line.retired else "not in this text (waiting)"
         if history.working:
             why = "in the working text, not in this version"
-        yield _offer_edit(line.id, line.edit, why, _describe_history(history))
+        yield replace(_offer_edit(line.id, line.edit, why, _describe_history(history)), pointer=line.pointer)
 
 
 def _offer_dropped(records: Sequence[Record]) -> Iterator[SkillChange]:
@@ -506,9 +545,12 @@ def _offer_fate(id: str, fate: Fate, why: str, step: Step) -> SkillChange:
 
 
 def _offer_edit(id: str, edit: Edit, why: str, evidence: ChangeEvidence) -> SkillChange:
-    op: Literal["add", "remove", "replace"] = {"delete": "remove", "replace": "replace"}.get(edit.op, "add")  # pyright: ignore[reportAssignmentType]
+    op: Literal["add", "remove", "replace"] = {"delete": "remove", "remove": "remove", "replace": "replace"}.get(
+        edit.op, "add"
+    )  # pyright: ignore[reportAssignmentType]
     return SkillChange(
         id=id,
+        path=edit.path or DOCUMENT,
         included=False,
         op=op,
         text=edit.content.strip("\n"),

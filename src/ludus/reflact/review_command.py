@@ -27,13 +27,13 @@ from ludus.reflact.command import TrainArguments, TrainingWork, make_plan
 from ludus.reflact.measure import Stopped
 from ludus.reflact.report.run_files import find_tested_skills
 from ludus.reflact.review import (
-    REVIEWED,
     OpenReview,
     ReviewAction,
     ReviewDecision,
     ReviewMeasure,
     ReviewState,
     SkillReview,
+    find_result,
     keep_measure,
     open_review,
     read_review,
@@ -177,13 +177,15 @@ def list_given(arguments: ReviewArguments, state: ReviewState, who: str) -> list
 
 
 def _describe_review(arguments: ReviewArguments, review: SkillReview, measure: ReviewMeasure | None = None) -> str:
-    path = Path(arguments.run, REVIEWED)
+    path = find_result(Path(arguments.run), review)
     return to_json({"run": arguments.run, "file": str(path), "review": review, "measure": measure}).decode()
 
 
 def _print_review(arguments: ReviewArguments, review: SkillReview) -> None:
     left = f", {len(review.undecided)} undecided and left as they are" if review.undecided else ""
-    print(f"review {review.number}: {len(review.decisions)} decisions{left} → {Path(arguments.run, REVIEWED)}")
+    print(
+        f"review {review.number}: {len(review.decisions)} decisions{left} → {find_result(Path(arguments.run), review)}"
+    )
     if not arguments.measure:
         print(f"  {shlex.join(['ludus', 'review', arguments.run, '--measure'])}   measure it on the test tasks")
 
@@ -338,6 +340,8 @@ def _print_measure(measure: ReviewMeasure) -> None:
     print(measure.sentence)
     for name, share in measure.passed.items():
         print(f"  {name:<9} {'not scored' if share is None else f'{share:.1%} of the test tasks passed'}")
+    if measure.scripts:
+        print(f"  scripts whose checks passed in slots: {', '.join(measure.scripts)}")
     if measure.failed:
         print(f"  {measure.failed} rollouts without a score are left out")
 

@@ -1,6 +1,7 @@
 """The measure of a reviewed skill: on the sealed test tasks, paired with the initial and the shipped skill.
 
-The rollouts have the seeds of the run's own test. What was run there is found in the store, so usually only the
+Scripts that are not those of the initial skill are checked first, in slots, as training does: a person may have changed
+them. The rollouts have the seeds of the run's own test. What was run there is found in the store, so usually only the
 reviewed skill is run. Each skill that is tested counts as a use of the test split. The result says that a person chose
 the skill: nothing chose it by its score.
 """
@@ -13,6 +14,7 @@ from ludus.errors import ConfigError
 from ludus.reflact.gate import pair_marks
 from ludus.reflact.records import Record, Summary
 from ludus.reflact.review import MeasuredDifference, ReviewMeasure, SkillReview
+from ludus.reflact.script_checks import check_script, list_changed_scripts
 from ludus.reflact.shipping import compute_claim_interval, count_test_uses, format_points
 from ludus.reflact.splits import FinishedSkills
 from ludus.reflact.stages.evaluate import TestResult, run_test
@@ -36,6 +38,7 @@ async def measure_review(run: TrainingRun, summary: Summary, review: SkillReview
     if not len(run.splits.test):
         raise ConfigError("--measure: the test split of this run is empty, so there is nothing to measure on")
     initial, shipped = summary.state.initial.skill, summary.state.best.skill
+    scripts = await check_reviewed_scripts(run, initial, review.skill)
     tested: dict[Skill, TestResult] = {}
     for skill in (shipped, review.skill):
         tested |= await run_test(run, FinishedSkills(initial, skill, skill))
@@ -53,8 +56,20 @@ async def measure_review(run: TrainingRun, summary: Summary, review: SkillReview
         test_split=run.splits.test.digest,
         test_uses=uses,
         failed=sum(result.measure.failed for result in tested.values()),
+        scripts=scripts,
         time=time.time(),
     )
+
+
+async def check_reviewed_scripts(run: TrainingRun, initial: Skill, reviewed: Skill) -> tuple[str, ...]:
+    """Run the check of each script that is not as in the initial skill. Raises `ConfigError` if one fails."""
+    paths = list_changed_scripts(initial, reviewed)
+    runner, settings = run.runner.runner, run.settings.package
+    failed = [check for path in paths if (check := await check_script(reviewed, path, runner, settings)).reason]
+    if failed:
+        reasons = "; ".join(f"{check.path}: {check.reason}" for check in failed)
+        raise ConfigError(f"--measure: a script of the reviewed package fails its check, so nothing was run: {reasons}")
+    return paths
 
 
 def _compare(run: TrainingRun, one: TestResult, other: TestResult) -> MeasuredDifference | None:

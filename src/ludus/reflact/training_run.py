@@ -27,7 +27,7 @@ from ludus.reflact.journal import Journal, Watch
 from ludus.reflact.ledger.line_records import LineLedger
 from ludus.reflact.measure import SkillRunner
 from ludus.reflact.optimizer import Optimizer
-from ludus.reflact.prompt_templates import PACKAGE_PROMPT, Prompts
+from ludus.reflact.prompt_templates import PACKAGE_PROMPTS, Prompts
 from ludus.reflact.proposers import Proposer, View
 from ludus.reflact.proposers.analysts import Analysts
 from ludus.reflact.records import Baseline, EpochEnd, Record, RunState, Step, Summary
@@ -265,7 +265,7 @@ def start_run(
         prompts.compute_digest(settings.recipe, settings.support),
         settings.identity,
         splits.digest,
-        *((prompts.get_hash(PACKAGE_PROMPT),) if has_package(policy) else ()),
+        *(map(prompts.get_hash, PACKAGE_PROMPTS) if has_package(policy) else ()),
         *(prompts.get_hash(name) for name in proposer.own_prompts),
         *(() if rule is None else (getattr(rule, "__qualname__", type(rule).__qualname__),)),
     )

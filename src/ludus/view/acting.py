@@ -24,7 +24,7 @@ from ludus.config.secrets import list_secrets
 from ludus.config.tree import SECTIONS
 from ludus.control_client import ControlReply, ControlRequest, NoteRequest, StatusRequest, ask_run
 from ludus.errors import ConfigError, StoreError
-from ludus.reflact.review import ReviewAction, ReviewDecision, open_review
+from ludus.reflact.review import ReviewAction, ReviewDecision, find_result, open_review
 from ludus.run_events import append_event
 from ludus.run_info import read_info, read_state
 from ludus.store import RunDir
@@ -126,7 +126,8 @@ def review_skill(path: Path, body: bytes) -> ActionReply:
         if not given.finish:
             return ActionReply(True, f"{len(given.decisions)} decisions are kept")
         made = review.finish(who)
-    return ActionReply(True, f"review {made.number}: the new version {made.skill.hash} is in reviewed/SKILL.md")
+    place = find_result(path, made).relative_to(path)
+    return ActionReply(True, f"review {made.number}: the new version {made.skill.hash} is in {place}")
 
 
 def read_run_secrets(directory: RunDir) -> tuple[str, ...]:

@@ -8,6 +8,8 @@ import difflib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from ludus.errors import ConfigError
 from ludus.reflact.records import EpochEnd, MeasuredSkill, Record, Step, find_gate
 from ludus.reflact.report.line_histories import RolloutPlace
@@ -18,7 +20,7 @@ from ludus.reflact.stages.evaluate import compute_score
 from ludus.reflact.train_settings import TrainSettings
 from ludus.reflact.training_run import read_parts, read_records
 from ludus.run_info import find_kind, read_info, read_state
-from ludus.skill import Skill
+from ludus.skill import DOCUMENT, Skill
 from ludus.store import RunDir
 from ludus.view.facts import FactCache
 from ludus.view.markup import LONGEST, render_markdown, show_hidden
@@ -298,23 +300,43 @@ class _RolloutIds:
 def _blame_lines(
     skill: Skill, listed: ChangeList, review: SkillReview | None, ids: _RolloutIds
 ) -> Iterator[BlamedLine]:
-    """The lines of a text. Those of a review that are in no version of training are the person's."""
-    origins: list[tuple[str, str]] = [(line, piece.change) for piece in listed.pieces for line in piece.current]
+    """The lines of a skill: of the document, then of each file of its package, below a line with the path."""
+    count = 0
+    for path in skill.paths:
+        text = skill.read(path)
+        if path != DOCUMENT:
+            count += 1
+            head = show_hidden(f"==== {path} ====")
+            yield BlamedLine(number=count, text=head, origin="initial_skill", by="", tokens=0)
+        if text is not None:
+            for line in _blame_text(text, path, listed, review, ids):
+                count += 1
+                yield replace(line, number=count)
+
+
+def _blame_text(
+    text: str, path: str, listed: ChangeList, review: SkillReview | None, ids: _RolloutIds
+) -> Iterator[BlamedLine]:
+    """The lines of one text. Those of a review that are in no version of training are the person's."""
+    own = "" if path == DOCUMENT else path
+    origins = [(line, piece.change) for piece in listed.pieces if piece.path == own for line in piece.current]
+    if not origins:  # no piece of a file: nothing in it changed
+        origins = [(line, "") for line in (listed.skill.read(path) or "").split("\n")]
     changes = {change.id: change for change in listed.changes}
-    texts = skill.text.splitlines()
+    texts = text.splitlines()
     known = [line.rstrip("\n") for line, _ in origins]
     matches = difflib.SequenceMatcher(None, known, texts, autojunk=False).get_matching_blocks()
     place = {block.b + n: block.a + n for block in matches for n in range(block.size)}
     decided = {each.change: each for each in review.decisions} if review else {}
-    for number, text in enumerate(texts):
+    for number, line in enumerate(texts):
         change = changes.get(origins[place[number]][1]) if number in place else None
         if change is None:
             by = review.who if review and number not in place else ""
             origin = f"review_{review.number}" if by and review else "initial_skill"
-            yield BlamedLine(number=number + 1, text=show_hidden(text), origin=origin, by=by, tokens=len(text) // 4)
+            yield BlamedLine(number=number + 1, text=show_hidden(line), origin=origin, by=by, tokens=len(line) // 4)
         else:
             by = decided[change.id].who if change.id in decided else ""
-            yield _blame_line(number + 1, text, change, by, ids)
+            yield _blame_line(number + 1, line, change, by, ids)
 
 
 def _blame_line(number: int, text: str, change: SkillChange, by: str, ids: _RolloutIds) -> BlamedLine:

@@ -65,6 +65,7 @@ def _admit(
         birth_weight=weight,
         replaces=proposal.replaces,
         by_outcome=proposal.by_outcome,
+        pointer=proposal.pointer,
     )
     return replace(ledger, lines=(*ledger.lines, line)), LineChange(line.id, "new")
 

@@ -33,13 +33,15 @@ _HARM_FROM = compute_logit(0.3)
 def assess_lines(ledger: LineLedger, tuning: LedgerTuning) -> dict[str, Assessment]:
     """The assessment of each line that is alive, by its id."""
     situations = {situation.label: situation for situation in ledger.situations}
-    working = {
-        line.id: situations[line.situation].called
-        for line in ledger.get_lines(ledger.working)
-        if line.situation in situations
-    }
-    slopes = compute_slopes(ledger, working)
+    slopes = list_slopes(ledger)
     return {line.id: _assess(ledger, line, situations.get(line.situation), slopes, tuning) for line in ledger.alive}
+
+
+def list_slopes(ledger: LineLedger) -> dict[str, KindSlope]:
+    """How much accuracy changes with the score, by kind, beside the working text."""
+    called = {situation.label: situation.called for situation in ledger.situations}
+    working = {line.id: called[line.situation] for line in ledger.get_lines(ledger.working) if line.situation in called}
+    return compute_slopes(ledger, working)
 
 
 def _assess(
@@ -47,7 +49,7 @@ def _assess(
 ) -> Assessment:
     share = len(situation.called) / max(1, len(ledger.seen)) if situation else 0.0
     rate = situation.rate if situation else 0.0
-    gain = 0.0 if line.by_outcome else line.works * max(0.0, rate - tuning.slip) * min(1.0, share)
+    gain = 0.0 if line.by_outcome else line.works * max(0.0, rate - tuning.slip) * min(1.0, share) * line.reach
     side = compute_side_effect(ledger, line, slopes)
     if line.passage:
         gain = tuning.passage_gain

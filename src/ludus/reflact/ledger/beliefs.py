@@ -14,6 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from ludus.reflact.ledger.file_reach import get_reach
 from ludus.reflact.ledger.line_records import Gaussian, Line, LineLedger
 
 _BASE, _KIND, _TASK = Gaussian(0.0, 1.0), Gaussian(0.0, 0.25), Gaussian(0.0, 0.49)
@@ -113,14 +114,19 @@ def compute_slopes(ledger: LineLedger, called: Mapping[str, Sequence[str]]) -> d
         for task in tasks:
             helped[task] = helped.get(task, 0.0) + gain
     base = beliefs.get("base", _BASE).mean
-    effects = [  # of each working line: how the names of its effects begin, the prior, and what any such line adds
-        (name_effect(line, ""), _PASSAGE, 0.0) if is_passage(line) else (name_effect(line, ""), _EFFECT, any_effect)
-        for line in ledger.working
+    effects = [  # of each working line: the line, how the names of its effects begin, the prior, what any line adds
+        (line, name_effect(line.id, ""), _PASSAGE if line.passage else _EFFECT, 0.0 if line.passage else any_effect)
+        for line in ledger.get_lines(ledger.working)
     ]
     starts = {
         kind: base
         + beliefs.get(f"kind/{kind}", _KIND).mean
-        + sum([beliefs.get(prefix + kind, prior).mean + added for prefix, prior, added in effects])
+        + sum(
+            [
+                get_reach(ledger, line, kind) * (beliefs.get(prefix + kind, prior).mean + added)
+                for line, prefix, prior, added in effects
+            ]
+        )
         for kind in set(ledger.seen.values())
     }
     densities: dict[str, list[float]] = {kind: [] for kind in starts}
@@ -130,6 +136,12 @@ def compute_slopes(ledger: LineLedger, called: Mapping[str, Sequence[str]]) -> d
         densities[kind].append(compute_normal_density(score))
     total = len(ledger.seen)
     return {kind: KindSlope(len(all_) / total, math.fsum(all_) / len(all_)) for kind, all_ in densities.items()}
+
+
+def estimate_line_cost(ledger: LineLedger) -> float:
+    """What any proposed line costs by being read, as an effect on the score; 0 as long as it may be chance."""
+    belief = ledger.beliefs.get("any effect", _ANY_EFFECT)
+    return -belief.mean if belief.mean < -math.sqrt(belief.variance) else 0.0
 
 
 def predict_pass_rate(ledger: LineLedger, lines: Sequence[Line]) -> float | None:
@@ -170,7 +182,7 @@ def compute_side_effect(ledger: LineLedger, line: Line, slopes: Mapping[str, Kin
     any_effect = 0.0 if line.passage else get("any effect", _ANY_EFFECT).mean
     mean = variance = 0.0
     for kind, (share, slope) in slopes.items():
-        belief, weight = get(prefix + kind, start), share * slope
+        belief, weight = get(prefix + kind, start), share * slope * get_reach(ledger, line, kind)
         mean += weight * (belief.mean + any_effect)
         variance += weight * weight * belief.variance
     return SideEffect(mean, math.sqrt(variance))

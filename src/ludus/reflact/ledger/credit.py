@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from ludus.reflact.ledger.beliefs import update_beliefs
+from ludus.reflact.ledger.file_reach import count_reads
 from ludus.reflact.ledger.line_records import Line, LineLedger, Reading, Situation
 from ludus.reflact.ledger.settings import LedgerTuning
 from ludus.reflact.ledger.situations import find_label
@@ -24,16 +25,21 @@ def add_readings(ledger: LineLedger, readings: Sequence[Reading], tuning: Ledger
     """The ledger with the readings of a step. A rollout without a score changes nothing."""
     lines = {line.id: line for line in ledger.lines}
     situations = {situation.label: situation for situation in ledger.situations}
-    seen, beliefs = dict(ledger.seen), dict(ledger.beliefs)
+    seen, beliefs, reads = dict(ledger.seen), dict(ledger.beliefs), ledger.reads
     passages = {line.id for line in ledger.get_lines(ledger.working) if line.passage}
     whole, whole_passed = ledger.whole, ledger.whole_passed
     for reading in readings:
         if reading.passed is None:
             continue
         seen.setdefault(reading.task, reading.kind)
-        if passages.issubset(reading.lines):
+        if passages.issubset((*reading.lines, *reading.unread)):
             whole, whole_passed = whole + 1, whole_passed + reading.outcome
         present = [lines[id] for id in reading.lines if id in lines]
+        unread = [lines[id] for id in reading.unread if id in lines]
+        reads = count_reads(reads, reading.kind, present, unread)
+        for line in unread:
+            if _is_called(situations, line.situation, reading.task):
+                lines[line.id] = replace(line, unread=line.unread + 1)
         if reading.read:
             named = tuple(
                 dict.fromkeys(
@@ -53,6 +59,7 @@ def add_readings(ledger: LineLedger, readings: Sequence[Reading], tuning: Ledger
         beliefs=beliefs,
         whole=whole,
         whole_passed=whole_passed,
+        reads=reads,
     )
 
 

@@ -20,7 +20,7 @@ from ludus.reflact.proposers import View
 from ludus.reflact.records import UnusableReply
 from ludus.reflact.stages.reflect import parse_notes
 from ludus.reflact.transcript import fit_texts, render_transcript, shorten
-from ludus.skill import Edit, FileOp, Op, Skill, render_whole
+from ludus.skill import DOCUMENT, Edit, FileOp, Op, Skill, render_whole
 from ludus.types import Rollout
 
 _MOST_SITUATIONS = 80
@@ -50,6 +50,8 @@ class LineItem(Struct, frozen=True):
     replaces: str = ""
     path: str = ""
     """The file of a package that it belongs to; empty: the document."""
+    pointer: str = ""
+    """The line of the document that sends the agent to that file."""
 
 
 class LineReply(Struct, frozen=True):
@@ -87,7 +89,7 @@ async def analyse_failures(
         for number, (rollout, lines) in enumerate(minibatch, 1)
     ]
     notes = settings.appendix.enabled
-    parts = (*(("item_files",) if view.is_package else ()), *(("notes",) if notes else ()))
+    parts = (*(("item_files", "line_pointer") if view.is_package else ()), *(("notes",) if notes else ()))
     shown = {id for _, lines in minibatch for id in lines} | set(ledger.working)
     reply = await optimizer.ask(
         "analyst_lines",
@@ -207,11 +209,23 @@ def make_proposal(
     old = next((line for line in ledger.lines if line.id == item.replaces), None)
     if old is not None and old.passage:
         return LineProposal(edit=replace(credited, op="append", target=""), situation=item.situation)
-    if old is not None:
+    if old is not None and item.path in ("", old.edit.path):
         edit = replace(credited, op=old.edit.op, target=old.edit.target, path=old.edit.path)
-        return LineProposal(edit=edit, situation=item.situation, replaces=old.id)
+        return LineProposal(edit=edit, situation=item.situation, replaces=old.id, pointer=item.pointer or old.pointer)
     edit, replaces = place_edit(credited, initial, ledger.alive)
-    return LineProposal(edit=edit, situation=item.situation, replaces=replaces)
+    pointer = item.pointer.strip() or make_pointer(item)
+    replaces = replaces or (old.id if old is not None else "")  # the same line at another place
+    return LineProposal(edit=edit, situation=item.situation, replaces=replaces, pointer=pointer)
+
+
+def make_pointer(item: LineItem) -> str:
+    """A pointer for an item that has none: a file that no text names is never read. Tests are not for the agent."""
+    path = item.path
+    name = path.rpartition("/")[2]
+    is_test = name.startswith("test_") or "_test." in name
+    if path in ("", DOCUMENT) or item.op not in ("write", "append") or is_test:
+        return ""
+    return f"- {clean_label(item.situation)}: {'run' if path.startswith('scripts/') else 'read'} {path}"
 
 
 def apply_causes(reading: Reading, causes: RolloutCauses | None) -> Reading:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ludus.reflact.disclosure import OVER_BUDGET, find_excess
 from ludus.reflact.ledger.line_analyst import LineReflection
-from ludus.reflact.ledger.line_records import LineLedger, LineProposal, compose_text
+from ludus.reflact.ledger.line_records import LineLedger, LineProposal, add_pointer, compose_text
 from ludus.reflact.proposers import View
 from ludus.reflact.records import Fate
 from ludus.reflact.script_checks import FAILED_CHECK, NO_PACKAGE, check_scripts, find_refused_paths
@@ -48,6 +48,7 @@ async def _find_refusal(
     after, (report,) = apply_edits(before, [edit])
     if edit.path and not report.applied:
         return Fate(edit, report.status)
+    after = add_pointer(after, edit.path, proposal.pointer)
     if level := find_excess(before, after, settings):
         return Fate(edit, OVER_BUDGET, f"{level} would be above its budget")
     refused = find_refused_paths(await check_scripts(before, after, runner, settings))

@@ -51,6 +51,11 @@ class Line(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     passage: bool = False
     """Whether it is a passage of the initial skill. Its edit adds nothing then: to have the line is to keep the
     passage."""
+    pointer: str = ""
+    """The line of the document that sends the agent to its file. It is in the text with the line, unless the document
+    names the file already."""
+    unread: int = 0
+    """Rollouts on tasks that call for it in which it was in the text and its file was not read."""
 
     @property
     def works(self) -> float:
@@ -58,13 +63,18 @@ class Line(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
         return compute_sigmoid(self.weight)
 
     @property
+    def reach(self) -> float:
+        """How often it is read on the tasks that call for it, if it is in the text."""
+        return (2 + self.tries) / (2 + self.tries + self.unread)
+
+    @property
     def is_alive(self) -> bool:
         return self.retired == 0
 
     @property
     def is_untried(self) -> bool:
-        """Whether next to nothing is known about it yet."""
-        return abs(self.weight - self.birth_weight) < 0.5
+        """Whether next to nothing is known about it yet. That its file is not read is known."""
+        return abs(self.weight - self.birth_weight) < 0.5 and self.unread < 2
 
     @property
     def is_settled(self) -> bool:
@@ -96,6 +106,19 @@ class Situation(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False)
     def is_refuted(self) -> bool:
         """Whether it hardly ever comes back without any line: then no line about it is needed."""
         return self.tries >= 6 and self.rate < 0.1
+
+
+class FileReads(Struct, frozen=True, array_like=True, gc=False):
+    """How often a file of a package was read on one kind of task."""
+
+    read: int = 0
+    rollouts: int = 0
+    """Those that had a line of the ledger in the file, and whose slot saw what was read."""
+
+    @property
+    def rate(self) -> float:
+        """The probability that it is read. A file that was never there counts as read."""
+        return (1 + self.read) / (1 + self.rollouts)
 
 
 class Gaussian(Struct, frozen=True, array_like=True, gc=False):
@@ -144,6 +167,8 @@ class LineLedger(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The notes of the appendix, if the run writes any. They are in every text."""
     beliefs: Mapping[str, Gaussian] = field(default_factory=dict[str, Gaussian])
     """Beliefs about effects on the outcome, by name (`ludus.reflact.ledger.beliefs`)."""
+    reads: Mapping[str, FileReads] = field(default_factory=dict[str, FileReads])
+    """How often the files of a package are read, by kind and path (`ludus.reflact.ledger.file_reach`)."""
 
     def get_lines(self, ids: Iterable[str]) -> tuple[Line, ...]:
         """The lines with these ids, in the order of birth."""
@@ -172,7 +197,9 @@ class Reading(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     skill: str
     """The hash of the text that it ran with."""
     lines: tuple[str, ...] = ()
-    """The ids of the lines in this text."""
+    """The ids of the lines in this text that could act."""
+    unread: tuple[str, ...] = ()
+    """The ids of the others: the agent did not read the file that they are in."""
     passed: bool | None
     """None if the rollout has no score: it says nothing."""
     score: float | None = None
@@ -199,6 +226,8 @@ class LineProposal(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The id of a line that it should replace."""
     by_outcome: bool = False
     """Whether its proposer does not name situations."""
+    pointer: str = ""
+    """The line of the document that sends the agent to the file of the edit."""
 
 
 class LineChange(Struct, frozen=True, omit_defaults=True):
@@ -207,7 +236,7 @@ class LineChange(Struct, frozen=True, omit_defaults=True):
     line: str
     """The id of the line; empty for a proposal that was dropped."""
     change: str
-    """`new`, `revived`, `entered`, `left`, `retired`, `dropped`."""
+    """`new`, `revived`, `moved`, `entered`, `left`, `retired`, `dropped`."""
     reason: str = ""
     text: str = ""
     """The content of a proposal that was dropped."""
@@ -236,7 +265,23 @@ def compose_text(initial: Skill, lines: Sequence[Line], passages: Sequence[Line]
         text = "\n\n".join(block for block in blocks if block)
         return initial.change_text(f"{text}\n"), (*kept, *(line.id for line in lines))
     skill, reports = apply_edits(initial, [line.edit for line in lines])
-    return skill, (*kept, *(line.id for line, report in zip(lines, reports, strict=True) if report.applied))
+    made = [line for line, report in zip(lines, reports, strict=True) if report.applied]
+    return add_pointers(skill, made), (*kept, *(line.id for line in made))
+
+
+def add_pointers(skill: Skill, lines: Sequence[Line]) -> Skill:
+    """The skill with the pointers of these lines, each at the end of the document. One to a file that the document
+    names, or that is not there, is left out."""
+    for line in lines:
+        skill = add_pointer(skill, line.edit.path, line.pointer)
+    return skill
+
+
+def add_pointer(skill: Skill, path: str, pointer: str) -> Skill:
+    """The skill with a pointer to a file at the end of the document, unless the document names the file."""
+    if not pointer or path in skill.text or skill.get_file(path) is None:
+        return skill
+    return apply_edits(skill, [Edit("append", pointer)])[0]
 
 
 def make_passage_lines(initial: Skill) -> tuple[Line, ...]:

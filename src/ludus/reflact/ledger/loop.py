@@ -22,12 +22,13 @@ from msgspec.structs import replace
 
 from ludus.encoding import to_json
 from ludus.reflact.gate import ScoreTally
-from ludus.reflact.guards import Guard
+from ludus.reflact.guards import Fault, Guard
 from ludus.reflact.items import Item
 from ludus.reflact.journal import Clock, open_task_group
 from ludus.reflact.ledger.admission import admit_proposals, place_edit
 from ludus.reflact.ledger.assessment import assess_lines, update_working
 from ludus.reflact.ledger.credit import add_readings
+from ludus.reflact.ledger.file_reach import find_unread
 from ludus.reflact.ledger.line_analyst import LineReflection, analyse_failures, apply_causes
 from ludus.reflact.ledger.line_files import refuse_file_lines
 from ludus.reflact.ledger.line_records import (
@@ -39,6 +40,7 @@ from ludus.reflact.ledger.line_records import (
     Reading,
     make_passage_lines,
 )
+from ludus.reflact.ledger.placement import move_lines
 from ludus.reflact.ledger.rollout_plan import RolloutPlan, plan_rollouts
 from ludus.reflact.ledger.sampling import drop_own_lines, group_rivals, sample_lines, sample_passages, sample_tasks
 from ludus.reflact.measure import Trial, choose_success_at, is_success, read_graded_score, tally_scores
@@ -269,7 +271,7 @@ async def read_rollouts(
     rollouts: Sequence[Rollout],
 ) -> tuple[tuple[Reading, ...], list[LineReflection]]:
     """What each rollout says, and what the analysts propose."""
-    readings = _make_readings(samples, rollouts, view.settings)
+    readings = _make_readings(ledger, samples, rollouts, view.settings)
     failed = [place for place, reading in enumerate(readings) if reading.passed is False]
     size = view.settings.rollouts_per_request
     parts = [failed[start : start + size] for start in range(0, len(failed), size)]
@@ -306,7 +308,7 @@ async def propose_from_outcomes(
     Nobody reads why a rollout failed, so only its outcome counts, and each item has its own situation. The proposer
     sees the text with all lines that are alive, so that it does not propose them again.
     """
-    readings = _make_readings(samples, rollouts, view.settings)
+    readings = _make_readings(ledger, samples, rollouts, view.settings)
     shown = dataclasses.replace(view, skill=ledger.compose(base, ledger.alive)[0])
     found = await proposer.reflect(shown, 1, _stream(rollouts))
     reflections = check_result(proposer, "reflect", found, Reflection, "Reflections")
@@ -351,15 +353,24 @@ def _make_own_proposal(
 
 
 def _make_readings(
-    samples: Sequence[SampledTrial], rollouts: Sequence[Rollout], settings: TrainSettings
+    ledger: LineLedger, samples: Sequence[SampledTrial], rollouts: Sequence[Rollout], settings: TrainSettings
 ) -> list[Reading]:
-    """The outcome of each rollout. Nothing is known about situations yet."""
+    """The outcome of each rollout, and which lines could act in it. Nothing is known about situations yet."""
     readings: list[Reading] = []
     for (task, skill, lines), rollout in zip(samples, rollouts, strict=True):
         passed = None if rollout.score is None else is_success(rollout, settings.success_at)
         score = read_graded_score(rollout, settings.gate)
+        unread = find_unread(ledger.get_lines(lines), rollout.skill_use)
         readings.append(
-            Reading(task=task.id, kind=task.kind, skill=skill.hash, lines=lines, passed=passed, score=score)
+            Reading(
+                task=task.id,
+                kind=task.kind,
+                skill=skill.hash,
+                lines=tuple(id for id in lines if id not in unread),
+                unread=unread,
+                passed=passed,
+                score=score,
+            )
         )
     return readings
 
@@ -396,8 +407,9 @@ def learn_lines(
     proposals = [proposal for each in reflections for proposal in each.proposals][: settings.most_proposals]
     allowed, refused = check_proposals(run.guard, base, proposals)
     admitted, changes = admit_proposals(credited, allowed, number, settings.tuning)
-    assessed, moved = update_working(admitted, number, settings.tuning)
-    lines = LineStep(readings, (*changes, *moved))
+    placed, moves = move_lines(admitted, base, settings.tuning, run.settings.package)
+    assessed, moved = update_working(placed, number, settings.tuning)
+    lines = LineStep(readings, (*changes, *moves, *moved))
     after = replace(assessed, digest=extend_digest(ledger.digest, lines, proposals))
     return LearnedLines(after, lines, (*_list_fates(allowed, changes), *refused))
 
@@ -411,10 +423,18 @@ def check_proposals(
     guard: Guard, base: Skill, proposals: Sequence[LineProposal]
 ) -> tuple[list[LineProposal], tuple[Fate, ...]]:
     """The proposals that the guard allows, and what becomes of the others."""
-    faults = [guard.check_edit(base, proposal.edit) for proposal in proposals]
+    faults = [_find_fault(guard, base, proposal) for proposal in proposals]
     pairs = list(zip(proposals, faults, strict=True))
     refused = tuple(Fate(guard.hide_secret(each.edit), fault.status) for each, fault in pairs if fault)
     return [each for each, fault in pairs if fault is None], refused
+
+
+def _find_fault(guard: Guard, base: Skill, proposal: LineProposal) -> Fault | None:
+    """What is wrong with a proposal's edit, or with the line of the document that it brings."""
+    fault = guard.check_edit(base, proposal.edit)
+    if fault is None and proposal.pointer:
+        fault = guard.check_edit(base, Edit("append", proposal.pointer))
+    return fault
 
 
 # ---- the record -----------------------------------------------------------------------------------------------------

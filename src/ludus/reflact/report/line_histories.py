@@ -169,6 +169,7 @@ def describe_event(event: LineEvent) -> str:
         "entered": "entered the working text",
         "left": "left the working text",
         "revived": "proposed again",
+        "moved": "moved",
     }
     reason = f" ({event.reason})" if event.reason else ""
     return f"step {event.step}: {words.get(event.change, event.change)}{reason}"

@@ -1,0 +1,73 @@
+"""Lines of a package move to where the tasks that need them read."""
+
+from msgspec.structs import replace
+from tests.ledger_kit import make_line, make_situation
+
+from ludus.reflact.ledger.line_records import Assessment, FileReads, Gaussian, LineLedger, compose_text
+from ludus.reflact.ledger.placement import move_lines
+from ludus.reflact.ledger.settings import LedgerTuning
+from ludus.reflact.train_settings import PackageSettings
+from ludus.skill import Skill, SkillFile
+
+TUNING = LedgerTuning()
+PATH = "references/a.md"
+BASE = Skill("---\nname: a\ndescription: d\n---\n\nWork.\n", (SkillFile(PATH, "# A\n"),))
+
+
+def make_ledger(path: str, called: list[str], cost: float = 0.0, **more: object) -> LineLedger:
+    """A line that works, on tasks of kind A (a0 …) that read the file, and of kind B (b0 …) that do not."""
+    line = make_line("L1", weight=2.0)
+    line = replace(line, edit=replace(line.edit, path=path), pointer="- For A: read references/a.md")
+    return LineLedger(
+        lines=(line,),
+        situations=(make_situation(called=called, tries=6, named=4),),
+        seen={f"{kind}{n}": kind.upper() for kind in "ab" for n in range(6)},
+        working=("L1",),
+        assessed={"L1": Assessment(0.02, 0.02, 0.01, 0.9)},
+        reads={f"A\t{PATH}": FileReads(9, 9), f"B\t{PATH}": FileReads(0, 9)},
+        beliefs={"any effect": Gaussian(-cost, 0.0001)},
+        **more,  # pyright: ignore
+    )
+
+
+def find_path(ledger: LineLedger, limits: PackageSettings = PackageSettings()) -> str:
+    moved, changes = move_lines(ledger, BASE, TUNING, limits)
+    (line,) = moved.lines
+    assert bool(changes) == (line != ledger.lines[0]) and line.weight == ledger.lines[0].weight
+    return line.edit.path
+
+
+def test_a_line_moves_up_when_tasks_that_do_not_read_its_file_call_for_it():
+    assert find_path(make_ledger(PATH, ["a0", "a1"])) == PATH
+    assert find_path(make_ledger(PATH, ["a0", "a1", "b0"])) == PATH, "one task may be an error of an analyst"
+    assert find_path(make_ledger(PATH, ["a0", "a1", "b0", "b1"])) == ""
+
+
+def test_a_line_moves_down_only_where_text_in_the_document_costs_something():
+    alone = ["a0", "a1", "a2"]
+    assert find_path(make_ledger("", alone)) == ""
+    assert find_path(make_ledger("", alone, cost=0.3)) == PATH
+    assert find_path(make_ledger("", ["a0", "b0", "b1", "b2"], cost=0.05)) == "", "the other kind needs it more"
+
+
+def test_a_move_stays_within_the_budget_of_a_level():
+    ledger = make_ledger(PATH, ["b0", "b1"])
+    ledger = replace(ledger, lines=(replace(ledger.lines[0], pointer=""),))
+    assert find_path(ledger, PackageSettings(body_tokens=1)) == PATH
+
+
+def test_nothing_moves_in_a_skill_of_one_document():
+    ledger = replace(make_ledger("", ["a0", "a1", "a2"], cost=0.3), reads={})
+    assert move_lines(ledger, BASE, TUNING, PackageSettings()) == (ledger, ())
+
+
+def test_a_pointer_comes_and_goes_with_the_lines_of_its_file():
+    (line,) = make_ledger(PATH, []).lines
+    other = replace(line, id="L2", edit=replace(line.edit, content="Other."))
+    text = compose_text(BASE, [line, other])[0].text
+    assert text.count("- For A: read references/a.md") == 1
+    assert compose_text(BASE, [])[0] == BASE
+    named = BASE.change_text(BASE.text + "Read references/a.md.\n")
+    assert compose_text(named, [line])[0].text == named.text
+    gone = replace(line, edit=replace(line.edit, op="remove"))
+    assert "For A" not in compose_text(BASE, [gone])[0].text

@@ -14,8 +14,7 @@ from ludus.sleep.live_tree import Tree, select_package
 from ludus.sleep.night import PROPOSED, RECEIPT, Receipt, make_private, write_struct
 
 CHANGES = frozenset(
-    "os.rename os.mkdir os.remove os.rmdir os.chmod os.link os.symlink os.truncate os.utime os.chown shutil.rmtree "
-    "fcntl.flock ctypes.dlsym open".split()
+    "os.rename os.mkdir os.remove os.rmdir os.chmod os.symlink os.truncate os.utime shutil.rmtree".split()
 )
 """Audit events of what a process does to a disk."""
 
@@ -26,9 +25,10 @@ def kill_at(number: int, do: Callable[[], object]) -> bool:
     def run() -> None:
         count = 0
 
-        def watch(event: str, arguments: object) -> None:
+        def watch(event: str, arguments: tuple[object, ...]) -> None:
             nonlocal count
-            if event in CHANGES:
+            writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+            if writes or event in CHANGES:
                 count += 1
                 if count == number:
                     os.kill(os.getpid(), signal.SIGKILL)

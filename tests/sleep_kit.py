@@ -14,7 +14,7 @@ from ludus.sleep.live_tree import Tree, select_package
 from ludus.sleep.night import PROPOSED, RECEIPT, Receipt, make_private, write_struct
 
 CHANGES = frozenset(
-    "os.rename os.mkdir os.remove os.rmdir os.chmod os.symlink os.truncate os.utime shutil.rmtree".split()
+    ["os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.chmod", "os.symlink", "os.truncate", "os.utime", "shutil.rmtree"]
 )
 """Audit events of what a process does to a disk."""
 

@@ -113,7 +113,9 @@ def _lock(parent: int, live: Path) -> Generator[None]:
     try:
         fcntl.flock(parent, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise StoreError(f"another process adopts or reverts a skill in {live.parent}: wait until it has ended") from None
+        raise StoreError(
+            f"another process adopts or reverts a skill in {live.parent}: wait until it has ended"
+        ) from None
     yield
 
 
@@ -131,7 +133,11 @@ class _Adoption:
         if self.state.adopted is (op == "adopt"):
             raise ConfigError(
                 f"{self.receipt.skill} of night {self.receipt.night} is "
-                + ("adopted already; to take it back: --revert" if op == "adopt" else "not adopted, so there is nothing to revert")
+                + (
+                    "adopted already; to take it back: --revert"
+                    if op == "adopt"
+                    else "not adopted, so there is nothing to revert"
+                )
             )
         before = self._read_live()
         self._require(op, select_package(before))
@@ -214,7 +220,9 @@ class _Adoption:
         built = trees.read_tree(self.parent, new)
         if wrong := list_changes(target, select_package(built)):
             self._give_up(new)
-            raise ConfigError(f"{self.receipt.live} changed while it was copied ({wrong[0]}): nothing was done; try again")
+            raise ConfigError(
+                f"{self.receipt.live} changed while it was copied ({wrong[0]}): nothing was done; try again"
+            )
         self._write(replace(self.state, pending=replace(pending, stage="built", after=hash_tree(built))))
         trees.exchange(self.parent, self.name, new)
         if hash_tree(trees.read_tree(self.parent, new)) != hash_tree(before):
@@ -284,4 +292,3 @@ def decide_recovery(pending: PendingAdoption, live: str, beside: str) -> Recover
     if not beside:
         return "finish" if live == pending.after else "take back"
     return "exchange back" if live == pending.after else "keep"  # somebody wrote to it while it was exchanged
-

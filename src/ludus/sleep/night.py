@@ -10,6 +10,7 @@
           mining/              the requests to the model that proposed checkers, and its replies
           run/                 a training run like any other: `ludus show`, `ludus view`
           proposed/            the skill as it would be
+        base/                the skill that was trained
           change.diff          what would change
           receipt.json         hashes, claim, tasks, models, costs
           adoption.json        whether it was adopted, and what is under way
@@ -36,11 +37,12 @@ from ludus.sleep.live_tree import TreeEntry
 from ludus.stats import Interval
 
 STATE, LOCK, NIGHT = "state.json", "lock", "night.json"
-TASKS, MINING, RUN, PROPOSED, DIFF, RECEIPT, ADOPTION, BACKUP = (
+TASKS, MINING, RUN, PROPOSED, BASE, DIFF, RECEIPT, ADOPTION, BACKUP = (
     "tasks.jsonl",
     "mining",
     "run",
     "proposed",
+    "base",
     "change.diff",
     "receipt.json",
     "adoption.json",

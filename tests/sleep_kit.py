@@ -1,5 +1,6 @@
 """Live skills and staged patches for tests of adoption, and a process that is killed at its n-th change of a disk."""
 
+import json
 import os
 import signal
 import sys
@@ -85,3 +86,114 @@ def stage(night: Path, live: Path, files: Mapping[str, bytes], executable: froze
     )
     write_struct(night / RECEIPT, receipt)
     return receipt
+
+
+# ---- a team whose sessions are transcripts --------------------------------------------------------------------------
+
+REPORTS = """---
+name: reports
+description: Answers questions about the state of orders.
+---
+
+# Reports
+
+Say the number of the order and its state, in one line.
+"""
+LESSON = "End every answer with the line: Signed: Ops Team"
+STATES = ("shipped", "packed", "lost", "returned", "paid", "open")
+
+MODELS = '''
+import json, re
+from ludus.models.scripted import say
+
+LESSON = "End every answer with the line: Signed: Ops Team"
+STATES = ("shipped", "packed", "lost", "returned", "paid", "open")
+
+def agent(messages, tools, sampling):
+    """Knows the state of every order, and signs if its skill says so."""
+    number = int(re.search(r"order (\\d+)", messages[-1].content)[1])
+    signed = any(LESSON in message.content for message in messages if message.role == "system")
+    return say(f"Order {number} is {STATES[number % 6]}." + ("\\nSigned: Ops Team" if signed else ""))
+
+def optimizer(messages, tools, sampling):
+    asked = messages[-1].content
+    with open("asked.txt", "a") as file:
+        file.write(f"#### {sampling.stage}\\n{asked}\\n")
+    if sampling.stage == "checkers":
+        number = re.search(r"order (\\d+)", asked.split("# What the user objected")[0])[1]
+        checkers = [{"kind": "contains", "text": f"order {number} is {STATES[int(number) % 6]}"}]
+        if "Signed: Ops Team" in asked.split("# The accepted answer")[1]:
+            checkers.append({"kind": "regex", "text": "Signed: Ops Team$"})
+        return say(json.dumps({"checkers": checkers + BAD_CHECKERS}))
+    if sampling.stage == "analyst_lines":
+        count = int(re.search(r"# Failed rollouts: (\\d+)", asked)[1])
+        rollouts = [{"rollout": n, "situations": ["the signature is missing"], "suspects": []} for n in range(1, count + 1)]
+        items = [{"situation": "the signature is missing", "content": LESSON, "rollouts": [1]}]
+        return say(json.dumps({"rollouts": rollouts, "items": items if LESSON not in asked.split("# Lines that")[0] else []}))
+    if sampling.stage == "traces":
+        return say(json.dumps({"edits": [{"op": "append", "content": EDIT, "sessions": [1, 2]}]}))
+    return say("{}")
+
+BAD_CHECKERS = []
+EDIT = LESSON
+'''
+
+
+def answer(number: int, *, signed: bool = True) -> str:
+    return f"Order {number} is {STATES[number % 6]}." + ("\nSigned: Ops Team" if signed else "")
+
+
+def make_turns(number: int, *extra: tuple[str, str]) -> list[tuple[str, str]]:
+    """A session: every second user has to ask for the signature."""
+    turns = [("user", f"What is the state of order {number}?")]
+    if number % 2:
+        turns += [("assistant", answer(number, signed=False)), ("user", "No, please end with Signed: Ops Team")]
+    return [*turns, ("assistant", answer(number)), ("user", "Thanks!"), *extra]
+
+
+def write_openai(path: Path, sessions: Mapping[str, list[tuple[str, str]]], system: str = REPORTS) -> None:
+    rows = [
+        {
+            "id": name,
+            "messages": [
+                {"role": "system", "content": system},
+                *({"role": role, "content": text} for role, text in turns),
+            ],
+        }
+        for name, turns in sessions.items()
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def write_claude_code(path: Path, turns: list[tuple[str, str]], skill: str = "reports") -> None:
+    """A session file of Claude Code, in which the agent calls the skill first."""
+    common = {"sessionId": path.stem, "cwd": "/home/u/work", "version": "2.1.0", "timestamp": "2026-11-17T10:00:00Z"}
+    lines: list[dict[str, object]] = []
+
+    def add(kind: str, content: object) -> None:
+        place = len(lines)
+        parent = f"{path.stem}-{place - 1}" if place else None
+        message = {"role": kind, "content": content}
+        lines.append({**common, "type": kind, "uuid": f"{path.stem}-{place}", "parentUuid": parent, "message": message})
+
+    for number, (role, text) in enumerate(turns):
+        add(role, text if role == "user" else [{"type": "text", "text": text}])
+        if number == 0:
+            add("assistant", [{"type": "tool_use", "id": "t1", "name": "Skill", "input": {"skill": skill}}])
+            add("user", [{"type": "tool_result", "tool_use_id": "t1", "content": f"Launching skill: {skill}"}])
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def write_team(folder: Path, count: int = 24) -> Path:
+    """Transcripts of a team, half of them of each form; and models in `models.py`."""
+    work = folder / "work"
+    work.mkdir()
+    numbers = range(1000, 1000 + count)
+    write_openai(work / "api.jsonl", {f"api-{n}": make_turns(n) for n in numbers if n % 4 < 2})
+    for number in numbers:
+        if number % 4 >= 2:
+            write_claude_code(work / f"cc-{number}.jsonl", make_turns(number))
+    (folder / "models.py").write_text(MODELS)
+    (folder / "reports").mkdir()
+    (folder / "reports" / "SKILL.md").write_text(REPORTS)
+    return work

@@ -196,7 +196,7 @@ class _Sleeper:
         found = harvest(
             read_sessions(paths, options, self.report),
             self.live.name,
-            self.live.skill.hash,
+            self.live.skill,
             read={} if self.arguments.again else self.state.read.get(self.live.path, {}),
             since=_parse_since(self.arguments.since),
             most=self.config.sleep.sessions,

@@ -1,7 +1,7 @@
 """Harvest: which sessions a night works with, and why others are left out.
 
 Only sessions in which the skill was in use count: its text was read, called or given to the agent. They are matched by
-the skill's hash if it is recorded, else by its name. The paths in a transcript are words of others: nothing is opened
+the skill's text in a system message, by its hash if it is recorded, else by its name. The paths in a transcript are words of others: nothing is opened
 there. A session that an earlier night has read is left out unless it went on since then.
 """
 
@@ -12,10 +12,13 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from ludus.encoding import to_json
+from ludus.skill import Skill
 from ludus.sleep.night import SessionNote
 from ludus.transcripts.masking import mask_session
 from ludus.transcripts.past_session import PastSession
 
+SHORTEST_SKILL = 40
+"""A skill of fewer characters may stand in a system text by chance."""
 READ_BEFORE = "read in an earlier night"
 TOO_EARLY = "before --since"
 
@@ -40,8 +43,11 @@ class Harvest:
         return found
 
 
-def find_use(session: PastSession, name: str, hash: str) -> tuple[str, str]:
+def find_use(session: PastSession, name: str, skill: Skill) -> tuple[str, str]:
     """The version of the skill that the session used (empty if it is not recorded), and why it does not count."""
+    hash = skill.hash
+    if _holds(session, skill):
+        return hash, ""
     mine = [skill for skill in session.skills if skill.name == name or (skill.hash and skill.hash == hash)]
     if used := [skill for skill in mine if skill.used]:
         return next((skill.hash for skill in used if skill.hash), ""), ""
@@ -51,10 +57,17 @@ def find_use(session: PastSession, name: str, hash: str) -> tuple[str, str]:
     return "", f"other skills were in use: {', '.join(others[:3])}" if others else "no skill was in use"
 
 
+def _holds(session: PastSession, skill: Skill) -> bool:
+    """Whether a system text has the whole skill in it, as programs that call a model by themselves do it."""
+    words = " ".join(skill.body.split())
+    systems = (message.content for message in session.messages if message.role == "system")
+    return len(words) >= SHORTEST_SKILL and any(words in " ".join(text.split()) for text in systems)
+
+
 def harvest(
     sessions: Iterable[PastSession],
     name: str,
-    hash: str,
+    skill: Skill,
     *,
     read: Mapping[str, str],
     since: float | None = None,
@@ -63,7 +76,7 @@ def harvest(
     """Choose and mask the sessions of a night. `read`: what earlier nights have read, id → digest."""
     found = Harvest()
     for session in sessions:
-        used, reason = find_use(session, name, hash)
+        used, reason = find_use(session, name, skill)
         latest = session.ended or session.begun
         if not reason and since is not None and latest is not None and latest < since:
             reason = TOO_EARLY

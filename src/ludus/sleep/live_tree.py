@@ -72,7 +72,7 @@ def list_changes(before: Tree, after: Tree) -> list[str]:
     """What differs between two states of a package, in words."""
     words: list[str] = []
     for path in sorted(before.keys() | after.keys()):
-        one, other, name = before.get(path), after.get(path), path or "the file"
+        one, other, name = before.get(path), after.get(path), path or "the document"
         if one is None or other is None:
             words.append(f"{name} was {'added' if one is None else 'removed'}")
         elif (one.kind, one.content) != (other.kind, other.content):

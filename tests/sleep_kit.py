@@ -14,9 +14,7 @@ from ludus.sleep.adoption import NewFile
 from ludus.sleep.live_tree import Tree, select_package
 from ludus.sleep.night import PROPOSED, RECEIPT, Receipt, make_private, write_struct
 
-CHANGES = frozenset(
-    ["os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.chmod", "os.symlink", "os.truncate", "os.utime", "shutil.rmtree"]
-)
+CHANGES = {f"os.{name}" for name in ("rename", "mkdir", "remove", "rmdir", "chmod", "symlink", "truncate", "utime")}
 """Audit events of what a process does to a disk."""
 
 
@@ -127,9 +125,11 @@ def optimizer(messages, tools, sampling):
         return say(json.dumps({"checkers": checkers + BAD_CHECKERS}))
     if sampling.stage == "analyst_lines":
         count = int(re.search(r"# Failed rollouts: (\\d+)", asked)[1])
-        rollouts = [{"rollout": n, "situations": ["the signature is missing"], "suspects": []} for n in range(1, count + 1)]
-        items = [{"situation": "the signature is missing", "content": LESSON, "rollouts": [1]}]
-        return say(json.dumps({"rollouts": rollouts, "items": items if LESSON not in asked.split("# Lines that")[0] else []}))
+        cause = "the signature is missing"
+        rollouts = [{"rollout": n, "situations": [cause], "suspects": []} for n in range(1, count + 1)]
+        items = [{"situation": cause, "content": LESSON, "rollouts": [1]}]
+        known = LESSON in asked.split("# Lines that")[0]
+        return say(json.dumps({"rollouts": rollouts, "items": [] if known else items}))
     if sampling.stage == "traces":
         return say(json.dumps({"edits": [{"op": "append", "content": EDIT, "sessions": [1, 2]}]}))
     return say("{}")

@@ -3,13 +3,13 @@
     lock ── look ── backup ── build beside ── exchange ── look again ── receipt ── remove the old one
                               (journal: building)  (journal: built)     (journal: exchanged)
 
-The live skill is replaced as a whole, in one step: whoever reads it sees the old one or the new one. It is replaced only
-if its files are those that the patch is for. What the exchange brought out is compared with what was looked at before:
-if somebody wrote to it in between, it is exchanged back. So no foreign edit is overwritten.
+The live skill is replaced as a whole, in one step: whoever reads it sees the old one or the new one. It is replaced
+only if its files are those that the patch is for. What the exchange brought out is compared with what was looked at
+before: if somebody wrote to it in between, it is exchanged back. So no foreign edit is overwritten.
 
 The journal is written before each of these steps. A process may be killed anywhere: the next call reads the journal,
-looks at what is there, and finishes or takes back what was begun (`_recover`). Files that are no part of a package, such
-as `.git`, stay as they are. The lock is that of the folder that the skill is in: one adoption at a time.
+looks at what is there, and finishes or takes back what was begun (`_recover`). Files that are no part of a package,
+such as `.git`, stay as they are. The lock is that of the folder that the skill is in: one adoption at a time.
 """
 
 import fcntl

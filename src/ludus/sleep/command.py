@@ -208,9 +208,8 @@ class _Sleeper:
                     f"{self.live.skill.hash}: it has changed since"
                 )
         masked = sum(sum(note.masked.values()) for note in found.notes.values())
-        self._say(
-            f"{len(found.notes)} sessions, {len(found.sessions)} of them new and with {self.live.name}; {masked} values masked"
-        )
+        new = f"{len(found.sessions)} of them new and with {self.live.name}"
+        self._say(f"{len(found.notes)} sessions, {new}; {masked} values masked")
         return found
 
     # ---- the night's folder -----------------------------------------------------------------------------------------
@@ -281,7 +280,7 @@ class _Sleeper:
                 optimizer = await self._open_optimizer(stack, store)
                 made = await make_night_tasks(self.config, folder, found, earlier, dict(self.state.splits), optimizer)
                 shortage = made.find_shortage(self.config.sleep.fewest)
-                traces = self._list_traces(found, made)
+                traces = self._list_traces(found, made, with_tasks=bool(shortage))
                 counts = ", ".join(f"{count} {split}" for split, count in made.counts.items())
                 self._say(f"{len(made.tasks)} valid tasks ({counts}); {len(traces)} sessions only inform proposals")
                 if shortage:
@@ -310,10 +309,11 @@ class _Sleeper:
             seed=config.train.seed,
         )
 
-    def _list_traces(self, found: Harvest, made: NightTasks) -> list[tuple[str, str]]:
-        """What informs proposers: sessions that made no task, and whose request is not that of a sealed one."""
+    def _list_traces(self, found: Harvest, made: NightTasks, *, with_tasks: bool) -> list[tuple[str, str]]:
+        """What informs proposers: sessions that made no task; where nothing is trained, those of train tasks too. None
+        whose request is kept for selection or sealed."""
         closed = {key for key, split in made.splits.items() if split != TRAIN}
-        used = set(made.sessions.values())
+        used = set() if with_tasks else set(made.sessions.values())
         return describe_traces(
             session
             for session in found.sessions
@@ -404,7 +404,8 @@ class _Sleeper:
         )
 
     def _stop(self, path: Path, outcome: RunOutcome) -> SleepResult:
-        words = f"night {path.name} has not ended: {outcome.message or outcome.status}. To go on, call the same command again"
+        why = outcome.message or outcome.status
+        words = f"night {path.name} has not ended: {why}. To go on, call the same command again"
         return SleepResult(path, message=words, code=_EXIT_CODES[outcome.status] or 1)
 
     def _make_receipt(self, path: Path, made: NightTasks, found: Harvest) -> Receipt:
@@ -516,9 +517,9 @@ def _print_result(result: SleepResult, arguments: SleepArguments) -> None:
 
 COMMAND = Command(
     run,
-    "ludus sleep ~/.claude/projects --agent.skill ~/.claude/skills/forms --dry-run      # which sessions, and who gets what\n"
-    "ludus sleep ~/.claude/projects --agent.skill ~/.claude/skills/forms --model.base_url http://127.0.0.1:8000/v1 \\\n"
-    "    --model.name NAME\n"
+    "ludus sleep ~/.claude/projects --agent.skill ~/.claude/skills/forms --dry-run   # which sessions, who gets what\n"
+    "ludus sleep ~/.claude/projects --agent.skill ~/.claude/skills/forms \\\n"
+    "    --model.base_url http://127.0.0.1:8000/v1 --model.name NAME\n"
     "ludus sleep --list\n"
     "ludus adopt 2026-11-18",
     (

@@ -81,14 +81,14 @@ def draft_task(session: PastSession) -> TaskDraft | str:
 Mood = Literal["praise", "objection", "request"]
 
 _OBJECTION = re.compile(
-    r"^\s*(no|nope|wrong|not|that'?s (not|wrong)|this is (not|wrong)|incorrect|still|again|instead|please (use|don'?t|fix)"
-    r"|you (forgot|missed|should|must|did ?n[o']t)|use|don'?t|it (should|must)|actually|hmm)\b"
+    r"^\s*(no|nope|wrong|not|that'?s (not|wrong)|this is (not|wrong)|incorrect|still|again|instead"
+    r"|please (use|don'?t|fix)|you (forgot|missed|should|must|did ?n[o']t)|use|don'?t|it (should|must)|actually|hmm)\b"
     r"|\b(is|was|are|were) (wrong|incorrect|missing)\b|\b(does|did|do) ?n[o']t (work|pass|compile|run)\b"
     r"|\b(we|i) (always|never|want|need|use)\b|\binstead\b|\bshould (be|have|use|end|start|begin)\b",
     re.IGNORECASE,
 )
 _PRAISE = re.compile(
-    r"^\s*(thanks?|thank you|great|perfect|good|nice|works|lgtm|ok(ay)?|yes|exactly|excellent|awesome|done|merged|ship it)"
+    r"^\s*(thanks?|thank you|great|perfect|good|nice|works|lgtm|ok(ay)?|yes|exactly|excellent|awesome|done|merged)"
     r"\b[^?]{0,120}$",
     re.IGNORECASE,
 )

@@ -1,8 +1,9 @@
 """Harvest: which sessions a night works with, and why others are left out.
 
 Only sessions in which the skill was in use count: its text was read, called or given to the agent. They are matched by
-the skill's text in a system message, by its hash if it is recorded, else by its name. The paths in a transcript are words of others: nothing is opened
-there. A session that an earlier night has read is left out unless it went on since then.
+the skill's text in a system message, by its hash if it is recorded, else by its name. The paths in a transcript are
+words of others: nothing is opened there. A session that an earlier night has read is left out unless it went on since
+then.
 """
 
 import hashlib

@@ -145,7 +145,7 @@ def _read_entry(parent: int, name: str, path: str, found: dict[str, TreeEntry]) 
     elif stat.S_ISDIR(status.st_mode):
         found[path] = TreeEntry("folder", mode)
         with _open_at(parent, name, _FOLDER) as handle:
-            for each in sorted(os.listdir(handle)):
+            for each in sorted(os.listdir(handle)):  # noqa: PTH208  # by a handle
                 _read_entry(handle, each, f"{path}/{each}" if path else each, found)
     else:
         raise ConfigError(f"{path or name} is a pipe, a socket or a device: move it out of the skill's folder first")
@@ -215,7 +215,7 @@ def copy_tree(source: int, name: str, target: int, new: str) -> None:
     elif stat.S_ISDIR(status.st_mode):
         os.mkdir(new, 0o700, dir_fd=target)
         with _open_at(source, name, _FOLDER) as reader, _open_at(target, new, _FOLDER) as writer:
-            for each in sorted(os.listdir(reader)):
+            for each in sorted(os.listdir(reader)):  # noqa: PTH208  # by a handle
                 copy_tree(reader, each, writer, each)
             _keep_facts(writer, status)
             os.fsync(writer)
@@ -329,7 +329,7 @@ def _open_up(parent: int, name: str) -> None:
     """Let the owner write in the folders of a tree, so that it can be removed."""
     with _open_at(parent, name, _FOLDER) as handle:
         os.fchmod(handle, stat.S_IMODE(os.fstat(handle).st_mode) | stat.S_IRWXU)
-        for each in os.listdir(handle):
+        for each in os.listdir(handle):  # noqa: PTH208  # by a handle
             if stat.S_ISDIR(os.stat(each, dir_fd=handle, follow_symlinks=False).st_mode):
                 _open_up(handle, each)
 

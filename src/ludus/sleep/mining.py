@@ -1,10 +1,10 @@
 """Mining: tasks are made of drafts, and the rest is kept for proposers.
 
-    draft ──> checkers (a model proposes, or they are made of the answer) ──> trials on known answers ──> task, or a reason
+    draft ──> checkers (a model's, or made of the answer) ──> trials on known answers ──> task, or a reason
 
 A checker is tried on the accepted answer, on an empty reply and on accepted answers of other sessions, before it may
-judge anything (`checkers.choose_checkers`). Commands are tried later, in slots, when the tasks are validated as those of
-any environment. The model's requests and replies are stored, so a night that was interrupted does not ask again.
+judge anything (`checkers.choose_checkers`). Commands are tried later, in slots, when the tasks are validated as those
+of any environment. The model's requests and replies are stored, so a night that was interrupted does not ask again.
 """
 
 import asyncio
@@ -80,10 +80,9 @@ async def mine_tasks(
         if not controls:
             return MinedTask(draft, (), "there is no other session whose answer could be the control")
         tried = await propose_checkers(draft, optimizer)
-        for checkers in (tried, make_plain_checkers(draft.reference)):
-            chosen, reason = await _try(draft, checkers, controls[:CONTROLS], seconds)
-            if chosen:
-                break
+        chosen, reason = await _try(draft, tried, controls[:CONTROLS], seconds)
+        if not chosen and (plain := make_plain_checkers(draft.reference)):
+            chosen, reason = await _try(draft, plain, controls[:CONTROLS], seconds)
         return MinedTask(draft, chosen, reason)
 
     return list(await asyncio.gather(*(mine(draft) for draft in drafts)))

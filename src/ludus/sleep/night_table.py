@@ -72,9 +72,8 @@ def print_nights(rows: Sequence[StagedRow], folder: Path) -> None:
     make_console().print(table)
     for row in rows:
         if row.status == "outdated":
-            print(
-                f"{row.night}, {make_printable(row.skill)}: the live skill has changed since: {'; '.join(row.obstacles[:3])}"
-            )
+            changed = "; ".join(row.obstacles[:3])
+            print(make_printable(f"{row.night}, {row.skill}: the live skill has changed since: {changed}"))
 
 
 def print_night(night: Path | None, receipt: Receipt | None, message: str, left_out: Mapping[str, int]) -> None:

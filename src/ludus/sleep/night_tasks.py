@@ -50,7 +50,8 @@ class NightTasks:
         """Why these tasks are too few to measure anything; empty if they are not."""
         counts = self.counts
         if len(self.tasks) < fewest:
-            return f"{len(self.tasks)} valid tasks, and fewer than {fewest} (sleep.fewest) cannot tell whether a change helps"
+            few = f"fewer than {fewest} (sleep.fewest) cannot tell whether a change helps"
+            return f"{len(self.tasks)} valid tasks, and {few}"
         if counts[SELECTION] < FEWEST_TASKS or not counts[TRAIN] or not counts[SEALED]:
             said = ", ".join(f"{count} {split}" for split, count in counts.items())
             return f"the valid tasks cannot be divided ({said}): too many of them come from one session"

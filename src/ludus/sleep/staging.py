@@ -1,8 +1,8 @@
 """Staging: what a night proposes is written beside the live skill's base, with its evidence, and nothing else is done.
 
-A staged patch is the skill as it would be, file by file, the change as text, and a receipt. Files that the proposal does
-not change stay byte for byte as they are. Before it is written, every added line is looked at once more: a line in which
-something would be masked is not staged.
+A staged patch is the skill as it would be, file by file, the change as text, and a receipt. Files that the proposal
+does not change stay byte for byte as they are. Before it is written, every added line is looked at once more: a line in
+which something would be masked is not staged.
 """
 
 import difflib

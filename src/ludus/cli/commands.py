@@ -155,6 +155,12 @@ COMMANDS = (
         "compare runs on the tasks that they share: difference, tasks won and lost, verdict",
         "ludus.batch.comparison_command",
     ),
+    Listing(
+        "look",
+        "transcripts",
+        "look at past sessions of agents: formats, skills in use, what is left out and what is masked",
+        "ludus.cli.transcripts",
+    ),
     Listing("look", "envs", "list the environments that come with Ludus", "ludus.cli.envs"),
     Listing("look", "tools", "list toolsets, their tools, and distributions", "ludus.cli.tools"),
     Listing("look", "config", "print every setting, as Markdown", "ludus.cli.config"),

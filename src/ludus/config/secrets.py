@@ -223,5 +223,25 @@ def find_audits_folder() -> Path:
     return _find_user_cache() / "audits"
 
 
+def find_session_folders(word: str) -> tuple[Path, ...]:
+    """The folders in which an agent keeps its sessions; none if the word is not the name of such an agent.
+
+    Raises:
+        ConfigError: the agent has no such folder on this machine.
+    """
+    if word == "claude-code":
+        home = Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path.home() / ".claude")
+        folders = [home / "projects"]
+    elif word == "codex":
+        home = Path(os.environ.get("CODEX_HOME") or Path.home() / ".codex")
+        folders = [home / "sessions", home / "archived_sessions"]
+    else:
+        return ()
+    if not any(folder.is_dir() for folder in folders):
+        tried = " and ".join(map(str, folders))
+        raise ConfigError(f"{word}: there are no sessions on this machine (looked in {tried}); name a folder")
+    return tuple(folder for folder in folders if folder.is_dir())
+
+
 def _find_user_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ludus"

@@ -1,9 +1,9 @@
 """Secrets and personal data in a session are replaced by placeholders, before a model sees it.
 
-The same value has the same placeholder in the whole session (`<EMAIL_1>`), so that the text stays readable. A value that
-was told by its place (`DB_PASSWORD=…`) or that names a person is replaced wherever else it stands, also as it is escaped
-in JSON or in an address. This is repeated until nothing is found any more, so masking twice changes nothing. Pictures
-are removed: what they show cannot be looked at.
+The same value has the same placeholder in the whole session (`<EMAIL_1>`), so that the text stays readable. A value
+that was told by its place (`DB_PASSWORD=…`) or that names a person is replaced wherever else it stands, also as it is
+escaped in JSON or in an address. This is repeated until nothing is found any more, so masking twice changes nothing.
+Pictures are removed: what they show cannot be looked at.
 
 A form that is not known is not found. Nor is a secret that is encoded (base64 of a whole file, an archive), or a name
 that only a person would recognise.
@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from ludus.secret_forms import Span, find_secrets, is_secret_value, name_secret
+from ludus.secret_forms import PrivateSpan, find_secrets, is_secret_value, name_secret
 from ludus.transcripts.past_session import Counts, PastSession
 from ludus.transcripts.personal_data import NO_PERSON, find_personal_data
 
@@ -27,12 +27,13 @@ _MARK = re.compile(r"<(?:[A-Z]+_)+\d+>")
 _ROUNDS = 8
 _SWEPT = frozenset({"KEY", "TOKEN", "SECRET", "PASSWORD", "PRIVATE_KEY", "EMAIL", "USER", "NAME"})
 """What is replaced where it stands without a sign, too. Numbers are told by their form everywhere."""
-_COMMON = frozenset(
-    "will mark max may june april art bill grace hope joy rose sky dev data main code test home work project src lib bin"
-    " api web app log run git python node java go rust docker linux mac windows server client system public private the"
-    " and for new old all any one two key name file path line text type list string number value true false none null"
-    " postgres mysql redis mongo password admin root user".split()
-)
+_WORDS = """
+will mark max may june april art bill grace hope joy rose sky dev data main code test home work project src lib bin
+api web app log run git python node java go rust docker linux mac windows server client system public private the
+and for new old all any one two key name file path line text type list string number value true false none null
+postgres mysql redis mongo password admin root user
+"""
+_COMMON = frozenset(_WORDS.split())
 """Words that are no sign of a person or a password by themselves."""
 
 
@@ -82,12 +83,14 @@ class _Placeholders:
     """The values that were found in a session, and what stands for each."""
 
     def __init__(self) -> None:
-        self.values: dict[tuple[str, str], str] = {}
-        """The placeholder of a kind and a value."""
+        self.values: dict[str, tuple[str, str]] = {}
+        """The kind of each value, and what stands for it."""
         self.counts = Counter[str]()
         self._last = Counter[str]()
         self._sweep: re.Pattern[str] | None = None
         self._swept: dict[str, str] = {}
+        self._spans: dict[tuple[str, str], list[PrivateSpan]] = {}
+        """The spans of each text: most texts are looked at again in the next round, and have not changed."""
 
     def skip_used(self, value: Any) -> None:
         """Note the placeholders that are there already: a new one must not be equal to one of them."""
@@ -97,27 +100,30 @@ class _Placeholders:
 
     def note(self, text: str, name: str) -> str:
         """Find the values in a text. `name`: the field of an argument that it is the value of, or ""."""
-        for span in find_spans(text, name):
+        for span in self._find(text, name):
             self._get(span.kind, text[span.start : span.end])
         return text
 
+    def _find(self, text: str, name: str) -> list[PrivateSpan]:
+        found = self._spans.get((text, name))
+        if found is None:
+            found = self._spans[text, name] = find_spans(text, name)
+        return found
+
     def _get(self, kind: str, value: str) -> str:
-        mark = self.values.get((kind, value))
-        if mark is None:
-            same = next((known for (_, other), known in self.values.items() if other == value), None)
-            if same is None:
-                self._last[kind] += 1
-                self.counts[kind.lower()] += 1
-            mark = same or f"<{kind}_{self._last[kind]}>"
-            self.values[kind, value] = mark
+        found = self.values.get(value)
+        if found is None:
+            self._last[kind] += 1
+            self.counts[kind.lower()] += 1
+            found = self.values[value] = (kind, f"<{kind}_{self._last[kind]}>")
             self._sweep = None
-        return mark
+        return found[1]
 
     def replace(self, text: str, name: str) -> str:
         """The text with placeholders."""
         parts: list[str] = []
         end = 0
-        for span in find_spans(text, name):
+        for span in self._find(text, name):
             parts += [text[end : span.start], self._get(span.kind, text[span.start : span.end])]
             end = span.end
         return self._replace_known("".join([*parts, text[end:]]))
@@ -131,12 +137,12 @@ class _Placeholders:
         return self._sweep.sub(lambda found: self._swept.get(found[0], found[0]), text)
 
 
-def _compile_sweep(values: Mapping[tuple[str, str], str]) -> tuple[re.Pattern[str] | None, dict[str, str]]:
+def _compile_sweep(values: Mapping[str, tuple[str, str]]) -> tuple[re.Pattern[str] | None, dict[str, str]]:
     """A pattern for all values that are replaced wherever they stand, and what stands for each."""
     swept: dict[str, str] = {}
     inside: list[str] = []
     words: list[str] = []
-    for (kind, value), mark in values.items():
+    for value, (kind, mark) in values.items():
         if kind not in _SWEPT or not _may_sweep(kind, value):
             continue
         for spelling in _spell(value):
@@ -170,12 +176,12 @@ def _spell(value: str) -> set[str]:
 # ---- one text -------------------------------------------------------------------------------------------------------
 
 
-def find_spans(text: str, name: str = "") -> list[Span]:
+def find_spans(text: str, name: str = "") -> list[PrivateSpan]:
     """The secrets and personal data in a text, in order and without overlaps."""
     if len(text) < 3:
         return []
     if name and is_secret_value(name, text):
-        return [Span(0, len(text), name_secret(name))]
+        return [PrivateSpan(0, len(text), name_secret(name))]
     marks = [found.span() for found in _MARK.finditer(text)] if "<" in text else []
     found = [
         span
@@ -185,13 +191,13 @@ def find_spans(text: str, name: str = "") -> list[Span]:
     return _join(sorted(found, key=lambda span: (span.start, -span.end)))
 
 
-def _join(spans: Iterable[Span]) -> list[Span]:
+def _join(spans: Iterable[PrivateSpan]) -> list[PrivateSpan]:
     """Spans that overlap become one, of the kind of the first."""
-    joined: list[Span] = []
+    joined: list[PrivateSpan] = []
     for span in spans:
         if joined and span.start < joined[-1].end:
             last = joined[-1]
-            joined[-1] = Span(last.start, max(last.end, span.end), last.kind)
+            joined[-1] = PrivateSpan(last.start, max(last.end, span.end), last.kind)
         else:
             joined.append(span)
     return joined

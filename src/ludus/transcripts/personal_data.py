@@ -8,15 +8,12 @@ import ipaddress
 import re
 from collections.abc import Iterator
 
-from ludus.secret_forms import AT_START, Span
+from ludus.secret_forms import PrivateSpan, begins, find_all, lower_ascii
 
 # ---- e-mail -------------------------------------------------------------------------------------------------------
 
-_EMAIL = re.compile(
-    AT_START.replace("A-Za-z0-9_", "A-Za-z0-9_.%+-")
-    + r"[A-Za-z0-9_][A-Za-z0-9_.%+-]{0,63}@((?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.){1,6}[A-Za-z]{2,24})"
-    r"(?![A-Za-z0-9_(])"
-)
+_LOCAL = re.compile(r"[A-Za-z0-9_.%+-]{1,64}$")
+_DOMAIN = re.compile(r"((?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.){1,6}[A-Za-z]{2,24})(?![A-Za-z0-9_(])")
 _NOBODY = re.compile(r"(?i)(?:git|noreply|no-reply|donotreply|user|you|your[\w.-]*|name|email|someone|me)@")
 _RESERVED = re.compile(r"(?i)(?:^|\.)(?:example(?:\.(?:com|org|net|edu))?|test|invalid|localhost|local)$")
 _NOT_A_DOMAIN = re.compile(
@@ -29,33 +26,44 @@ _AUTHOR = re.compile(
 )
 
 
-def _find_emails(text: str) -> Iterator[Span]:
-    for found in _EMAIL.finditer(text):
-        domain = found[1]
-        if _RESERVED.search(domain) or _NOT_A_DOMAIN.search(domain):
-            continue
-        before = text[max(0, found.start() - 100) : found.start()]
-        if "noreply" not in found[0].partition("@")[0] and (who := _AUTHOR.search(before) or _SENDER.search(before)):
-            shift = found.start() - len(before)
-            yield Span(who.start(1) + shift, who.end(1) + shift, "NAME")
-        if not _NOBODY.match(found[0]):
-            yield Span(*found.span(), "EMAIL")
+def _find_emails(text: str) -> Iterator[PrivateSpan]:
+    at = text.find("@")
+    while at >= 0:
+        yield from _find_email(text, at)
+        at = text.find("@", at + 1)
+
+
+def _find_email(text: str, at: int) -> Iterator[PrivateSpan]:
+    """The address around an `@`, and the name before it."""
+    local, domain = _LOCAL.search(text, max(0, at - 64), at), _DOMAIN.match(text, at + 1)
+    if not local or not domain or _RESERVED.search(domain[1]) or _NOT_A_DOMAIN.search(domain[1]):
+        return
+    start = local.start()
+    while start < at and (not begins(text, start) or text[start] in ".%+-"):
+        start += 1
+    before = text[max(0, start - 100) : start]
+    nobody = _NOBODY.match(text, start)
+    if not (nobody and "reply" in nobody[0]) and (who := _AUTHOR.search(before) or _SENDER.search(before)):
+        yield PrivateSpan(who.start(1) + start - len(before), who.end(1) + start - len(before), "NAME")
+    if start < at and not nobody:
+        yield PrivateSpan(start, domain.end(), "EMAIL")
 
 
 # ---- numbers ------------------------------------------------------------------------------------------------------
 
 _PHONE = re.compile(
-    r"(?<![\w.+/=-])(?:\+[1-9]\d{0,2}[ .-]?(?:\(\d{1,4}\)[ .-]?)?\d{1,4}(?:[ .-]?\d{2,4}){1,4}"
-    r"|\([2-9]\d{2}\) ?[2-9]\d{2}-\d{4}|[2-9]\d{2}([.-])[2-9]\d{2}\1\d{4})(?![\w-]|\.\d)"
+    r"[+(2-9](?<![\w.+/=-].)(?:(?<=\+)[1-9]\d{0,2}[ .-]?(?:\(\d{1,4}\)[ .-]?)?\d{1,4}(?:[ .-]?\d{2,4}){1,4}"
+    r"|(?<=\()[2-9]\d{2}\) ?[2-9]\d{2}-\d{4}|(?<=[2-9])\d{2}([.-])[2-9]\d{2}\1\d{4})(?![\w-]|\.\d)"
 )
 _LABELLED = re.compile(
-    r"(?i)\b(?:phone|tel|telephone|mobile|cell|fax|whatsapp)(?:[ _-]?(?:number|no\.?))?\\?[\"']?\s{0,2}[:=]\s{0,2}\\?[\"']?"
-    r"(\+?[\d(][\d ()./-]{5,20}\d)(?!\d)"
+    r"(?i)(?:phone|telephone|tel|mobile|cell|fax|whatsapp)(?:[ _-]?(?:number|no\.?))?\\?[\"']?\s{0,2}[:=]\s{0,2}"
+    r"\\?[\"']?(\+?[\d(][\d ()./-]{5,20}\d)(?!\d)"
 )
+_LABELS = ("phone", "tel", "mobile", "cell", "fax", "whatsapp")
 _CARD = re.compile(
-    r"(?<![\w.+-])[2-6]\d{3}(?:[ -]?\d{4}){2}(?:[ -]?\d{1,7})(?![\w-]|\.\d)|(?<![\w.+-])3[47]\d{2}[ -]?\d{6}[ -]?\d{5}(?![\w-]|\.\d)"
+    r"[2-6](?<![\w.+-].)(?:\d{3}(?:[ -]?\d{4}){2}[ -]?\d{1,7}|(?<=3)[47]\d{2}[ -]?\d{6}[ -]?\d{5})(?![\w-]|\.\d)"
 )
-_IBAN = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?(?![A-Za-z0-9])")
+_IBAN = re.compile(r"[A-Z](?<![A-Za-z0-9].)[A-Z]\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?(?![A-Za-z0-9])")
 _IBAN_LENGTHS = {
     int(length): countries.split()
     for length, countries in (
@@ -63,26 +71,28 @@ _IBAN_LENGTHS = {
         for row in (
             "15:NO", "16:BE BI", "18:DK FI FO GL NL SD", "19:MK SI", "20:AT BA EE KZ LT LU XK", "21:CH CR HR LI LV",
             "22:BG BH DE GB GE IE ME RS", "23:AE GI IL IQ OM SO TL", "24:AD CZ ES MD PK RO SA SE SK TN VG",
-            "25:LY PT ST", "26:IS TR", "27:FR GR IT MC MR SM", "28:AL AZ BY CY DO GT HU LB NI PL SV", "29:BR EG PS QA UA",
-            "30:JO KW MU", "31:MT SC", "33:LC RU",
+            "25:LY PT ST", "26:IS TR", "27:FR GR IT MC MR SM", "28:AL AZ BY CY DO GT HU LB NI PL SV",
+            "29:BR EG PS QA UA", "30:JO KW MU", "31:MT SC", "33:LC RU",
         )
     )
 }  # fmt: skip
 _LENGTH = {country: length for length, countries in _IBAN_LENGTHS.items() for country in countries}
 
 
-def _find_numbers(text: str) -> Iterator[Span]:
+def _find_numbers(text: str) -> Iterator[PrivateSpan]:
     for found in _CARD.finditer(text):
         if passes_luhn(found[0]):
-            yield Span(*found.span(), "CARD")
+            yield PrivateSpan(*found.span(), "CARD")
     for found in _IBAN.finditer(text):
         if end := _find_iban_end(found[0]):
-            yield Span(found.start(), found.start() + end, "IBAN")
+            yield PrivateSpan(found.start(), found.start() + end, "IBAN")
     for found in _PHONE.finditer(text):
         if 8 <= sum(map(str.isdigit, found[0])) <= 15:
-            yield Span(*found.span(), "PHONE")
-    for found in _LABELLED.finditer(text):
-        yield Span(*found.span(1), "PHONE")
+            yield PrivateSpan(*found.span(), "PHONE")
+    lower = lower_ascii(text)
+    for place in (place for label in _LABELS for place in find_all(lower, label)):
+        if found := _LABELLED.match(text, place):
+            yield PrivateSpan(*found.span(1), "PHONE")
 
 
 def passes_luhn(text: str) -> bool:
@@ -107,8 +117,10 @@ def _find_iban_end(text: str) -> int:
 
 # ---- addresses of machines ----------------------------------------------------------------------------------------
 
-_IPV4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w]|\.\d)")
-_IPV6 = re.compile(r"(?<![\w:.])(?:[0-9A-Fa-f]{1,4}:{1,2}){2,7}(?:[0-9A-Fa-f]{1,4}|(?:\d{1,3}\.){3}\d{1,3})?(?![\w:])")
+_IPV4 = re.compile(r"\d(?<![\w.].)\d{0,2}\.(?:\d{1,3}\.){2}\d{1,3}(?![\w]|\.\d)")
+_IPV6 = re.compile(
+    r"[0-9A-Fa-f](?<![\w:.].)[0-9A-Fa-f]{0,3}:{1,2}(?:[0-9A-Fa-f]{1,4}:{1,2}){0,6}(?:[0-9A-Fa-f]{1,4}|(?:\d{1,3}\.){3}\d{1,3})?(?![\w:])"
+)
 _VERSION_BEFORE = re.compile(
     r"(?i)(?:(?:==|>=|<=|~=|\bv|version[\"': ]{1,4})|(?:Chrome|Chromium|Edge?|Version|Safari|OPR)/)$"
 )
@@ -117,14 +129,14 @@ _EXAMPLES = [
 ]
 
 
-def _find_machines(text: str) -> Iterator[Span]:
+def _find_machines(text: str) -> Iterator[PrivateSpan]:
     for found in _IPV4.finditer(text):
         if _is_somebody(found[0]) and not _VERSION_BEFORE.search(text[max(0, found.start() - 12) : found.start()]):
-            yield Span(*found.span(), "IP")
+            yield PrivateSpan(*found.span(), "IP")
     if "::" in text or text.count(":") >= 7:
         for found in _IPV6.finditer(text):
             if _is_long(found[0]) and _is_somebody(found[0]):
-                yield Span(*found.span(), "IP")
+                yield PrivateSpan(*found.span(), "IP")
 
 
 def _is_long(text: str) -> bool:
@@ -146,39 +158,44 @@ def _is_somebody(text: str) -> bool:
 
 # ---- people -------------------------------------------------------------------------------------------------------
 
-_HOME = re.compile(
-    r"(?:/home/|/Users/|[A-Za-z]:(?:\\{1,4}|/)Users(?:\\{1,4}|/))([A-Za-z0-9][\w.-]{0,63}?)(?=[^\w.-]|\.?$|\.\s|\.$)"
-    r"|projects/-(?:home|Users)-([A-Za-z0-9_.]{1,64})"
+_END = r"(?=[^\w.-]|\.?$|\.\s)"
+_HOMES = (
+    ("/home/", re.compile(rf"/home/([A-Za-z0-9][\w.-]{{0,63}}?){_END}")),
+    ("/Users/", re.compile(rf"/Users/([A-Za-z0-9][\w.-]{{0,63}}?){_END}")),
+    ("Users\\", re.compile(rf":\\{{1,4}}Users\\{{1,4}}([A-Za-z0-9][\w.-]{{0,63}}?){_END}")),
+    ("projects/-", re.compile(r"projects/-(?:home|Users)-([A-Za-z0-9_.]{1,64})")),
+    ("USER=", re.compile(r"(?<![A-Z])(?:SUDO_)?USER=[\"']?([A-Za-z0-9][\w.-]{0,63})")),
+    ("LOGNAME=", re.compile(r"LOGNAME=[\"']?([A-Za-z0-9][\w.-]{0,63})")),
+    ("USERNAME=", re.compile(r"(?<![A-Z_])USERNAME=[\"']?([A-Za-z0-9][\w.-]{0,63})")),
 )
-_VARIABLE = re.compile(r"(?m)(?:^|[\s;\"'])(?:USER|LOGNAME|USERNAME|SUDO_USER)=[\"']?([A-Za-z0-9][\w.-]{0,63})")
-_REAL_NAME = re.compile(
-    r"(?:user\.name[\"']?(?:[ \t]{1,4}|[ \t]?=[ \t]?)[\"']?|GIT_(?:AUTHOR|COMMITTER)_NAME=[\"']?|Git user: "
-    r"|\\?\"(?:full_?name|display_?name|given_?name|family_?name|first_?name|last_?name|user_?full_?name)\\?\"\s?:\s?\\?\")"
-    r"([^\W\d_][^\n\"'\\<>{}()=;]{1,60}?)(?=[\n\"'\\<>;]|$)",
-    re.I,
-)
-NO_PERSON = frozenset(
-    "user users username yourname your-name you me root admin administrator ubuntu debian runner runneradmin node app"
-    " agent shared public guest default vagrant circleci travis jovyan vscode codespace gitpod build builder worker"
-    " docker container sandbox nobody ci linuxbrew someone name foo bar jenkins deploy ec2-user".split()
-)
+_WHO = r"([^\W\d_][^\n\"'\\<>{}()=;]{1,60}?)(?=[\n\"'\\<>;]|$)"
+_REAL_NAMES = (
+    ("user.name", re.compile(rf"user\.name[\"']?(?:[ \t]{{1,4}}|[ \t]?=[ \t]?)[\"']?{_WHO}")),
+    ("_NAME=", re.compile(rf"GIT_(?:AUTHOR|COMMITTER)_NAME=[\"']?{_WHO}")),
+    ("Git user: ", re.compile(rf"Git user: {_WHO}")),
+    ("name", re.compile(
+        r"\"(?i:full_?name|display_?name|given_?name|family_?name|first_?name|last_?name|user_?full_?name)"
+        rf"\\{{0,3}}\"\s?:\s?\\{{0,3}}\"{_WHO}"
+    )),
+)  # fmt: skip
+_NAMES_OF_NOBODY = """
+user users username yourname your-name you me root admin administrator ubuntu debian runner runneradmin node app
+agent shared public guest default vagrant circleci travis jovyan vscode codespace gitpod build builder worker
+docker container sandbox nobody ci linuxbrew someone name foo bar jenkins deploy ec2-user
+"""
+NO_PERSON = frozenset(_NAMES_OF_NOBODY.split())
 """Names of accounts that are nobody's name."""
 
 
-def _find_people(text: str) -> Iterator[Span]:
-    for found in _HOME.finditer(text):
-        place = 1 if found[1] else 2
-        if found[place].lower() not in NO_PERSON:
-            yield Span(*found.span(place), "USER")
-    for found in _VARIABLE.finditer(text):
-        if found[1].lower() not in NO_PERSON:
-            yield Span(*found.span(1), "USER")
-    for found in _REAL_NAME.finditer(text):
-        if found[1].strip().lower() not in NO_PERSON:
-            yield Span(found.start(1), found.start(1) + len(found[1].rstrip()), "NAME")
+def _find_people(text: str) -> Iterator[PrivateSpan]:
+    for kind, forms in (("USER", _HOMES), ("NAME", _REAL_NAMES)):
+        for hint, form in forms:
+            for found in form.finditer(text) if hint in text else ():
+                if (name := found[1].rstrip()).lower() not in NO_PERSON:
+                    yield PrivateSpan(found.start(1), found.start(1) + len(name), kind)
 
 
-def find_personal_data(text: str) -> Iterator[Span]:
+def find_personal_data(text: str) -> Iterator[PrivateSpan]:
     """All of it. Spans may overlap."""
     if "@" in text:
         yield from _find_emails(text)

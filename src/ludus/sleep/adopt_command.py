@@ -7,7 +7,8 @@ from ludus.arguments import Arguments, make_argument
 from ludus.command import JSON, QUIET, Command
 from ludus.command.terminal import make_printable
 from ludus.encoding import to_json
-from ludus.sleep.adoption import AdoptionOp, AdoptionReceipt, adopt, find_obstacle
+from ludus.errors import ConfigError
+from ludus.sleep.adoption import AdoptionOp, AdoptionReceipt, adopt, find_obstacle, read_adoption
 from ludus.sleep.command import NIGHTS
 from ludus.sleep.night import Receipt, find_night, find_staged
 from ludus.sleep.night_table import print_preview
@@ -29,6 +30,9 @@ def run(arguments: AdoptArguments) -> int:
     op: AdoptionOp = "revert" if arguments.revert else "adopt"
     if arguments.dry_run:
         return _preview(chosen, op, as_json=arguments.json)
+    for folder, receipt in chosen if len(chosen) > 1 else ():  # all of them, or none
+        if (obstacles := find_obstacle(folder, receipt, op)) and read_adoption(folder).pending is None:
+            raise ConfigError(f"{receipt.live}: {'; '.join(obstacles[:5])}. Nothing was done; name others with --skill")
     done = [adopt(folder, receipt, getpass.getuser(), op) for folder, receipt in chosen]
     if arguments.json:
         print(to_json(done).decode())
@@ -65,9 +69,9 @@ def _print_done(receipt: Receipt, done: AdoptionReceipt, night: str) -> None:
 
 COMMAND = Command(
     run,
-    "ludus sleep --list\nludus adopt 2026-11-18 --dry-run\nludus adopt 2026-11-18\nludus adopt 2026-11-18 --revert",
+    "ludus sleep --list\nludus adopt latest --dry-run\nludus adopt latest\nludus adopt 2026-11-18 --revert",
     (
-        make_argument("night", metavar="NIGHT", help="a night: its name, or its folder (see: ludus sleep --list)"),
+        make_argument("night", metavar="NIGHT", help="a night: its name, its folder, or latest (see: ludus sleep --list)"),
         make_argument("--nights", metavar="DIR", default=NIGHTS, help=f"the folder of nights; default: {NIGHTS}"),
         make_argument(
             "--skill", metavar="NAME", action="append", default=[], help="only this skill of the night; any number"

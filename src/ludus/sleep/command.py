@@ -22,11 +22,11 @@ from ludus import __version__
 from ludus.arguments import RunArguments, make_argument
 from ludus.command import CONFIG, ENGINE, JSON, PRINT_CONFIG, QUIET, ROLLOUTS, Command
 from ludus.command.run_command import open_work
-from ludus.command.settings import read_own_settings
+from ludus.command.settings import read_own_settings, refuse_batch_settings
 from ludus.command.terminal import print_notice
 from ludus.config import Config, to_record, to_yaml
 from ludus.config.build_models import build_ledger, build_model
-from ludus.config.build_training import has_optimizer
+from ludus.config.build_training import build_proposer, build_train_settings, has_optimizer
 from ludus.config.secrets import list_secrets
 from ludus.config.tree import TRAINING, SameSettings
 from ludus.encoding import canonical, to_json
@@ -126,8 +126,14 @@ def _check_settings(config: Config, arguments: SleepArguments) -> None:
         raise ConfigError("which sessions? For example: ludus sleep ~/.claude/projects --agent.skill DIR")
     if config.env.name or config.run.out:
         raise ConfigError("env.name, run.out: ludus sleep makes the tasks and names the run itself: leave them out")
-    if config.engine.type != "local" and not config.sleep.remote:
-        raise ConfigError(f"sleep.remote: engine.type {config.engine.type} takes past work to other machines")
+    if config.data != DataSettings():
+        raise ConfigError("data: ludus sleep divides the tasks itself, once and for all nights: leave it out")
+    instead = {"run.seed": "train.seed", "env.split": "--since", "env.limit": "sleep.sessions and sleep.tasks"}
+    refuse_batch_settings(config, "to sleep", instead)
+    build_train_settings(config)
+    build_proposer(config.train)
+    if config.train.prompts:
+        print_notice("train.prompts: your own prompts are used, so analysts are not told what users objected to")
 
 
 @dataclass
@@ -313,7 +319,7 @@ class _Sleeper:
         """What informs proposers: sessions that made no task; where nothing is trained, those of train tasks too. None
         whose request is kept for selection or sealed."""
         closed = {key for key, split in made.splits.items() if split != TRAIN}
-        used = set() if with_tasks else set(made.sessions.values())
+        used: set[str] = set() if with_tasks else set(made.sessions.values())
         return describe_traces(
             session
             for session in found.sessions
@@ -423,6 +429,7 @@ class _Sleeper:
             claim="",
             tasks=made.counts,
             evidence=tuple(sorted(session for task, session in made.sessions.items() if task in train)),
+            warnings=_warn_of_reuse(made),
             invalid=summarize_reasons(found.notes.values()),
             models=tuple(self.models),
             version=__version__,
@@ -432,13 +439,21 @@ class _Sleeper:
         self, path: Path, folder: Path, found: Harvest, made: NightTasks, skill: Skill, receipt: Receipt
     ) -> SleepResult:
         if changed := has_changed(self.live):
-            receipt = replace(receipt, warnings=(f"the live skill has changed since: {'; '.join(changed[:5])}",))
+            warning = f"the live skill has changed since: {'; '.join(changed[:5])}"
+            receipt = replace(receipt, warnings=(*receipt.warnings, warning))
         try:
             receipt = stage(folder, self.live, skill, receipt)
         except ConfigError as error:
             return SleepResult(path, self._end(path, found, made, "nothing", str(error)), message=str(error), code=1)
         night = self._end(path, found, made, "staged", receipt.claim)
         return SleepResult(path, night, receipt)
+
+
+def _warn_of_reuse(made: NightTasks) -> tuple[str, ...]:
+    """What weakens the claim: sealed tasks that earlier nights have measured with, too."""
+    sealed = [task.id for task in made.tasks if task.split == SEALED]
+    again = sum(id not in made.sessions for id in sealed)
+    return (f"{again} of {len(sealed)} sealed tasks are of earlier nights, which may have used them",) if again else ()
 
 
 def _parse_since(text: str) -> float | None:

@@ -9,6 +9,7 @@ import ipaddress
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
+from ludus.config.build_sandboxes import find_profile
 from ludus.config.secrets import find_proxy
 from ludus.config.tree import (
     Config,
@@ -20,6 +21,7 @@ from ludus.config.tree import (
 from ludus.errors import ConfigError
 from ludus.models.server import ServerSettings
 from ludus.models.settings import EmbeddedSettings, ScriptedSettings
+from ludus.sandbox.backend import BackendSettings
 from ludus.sleep.night import ModelUse
 
 HERE, PROCESS = "this machine", "this process"
@@ -85,7 +87,8 @@ def list_departures(config: Config, models: list[ModelUse]) -> list[str]:
 
 
 def _list_others(config: Config) -> Iterator[str]:
-    backend = config.sandbox.backend
+    profile = find_profile(config.sandbox, "")
+    backend = str(profile.__struct_config__.tag) if isinstance(profile, BackendSettings) else config.sandbox.backend
     if backend == "local":
         raise ConfigError(
             "sandbox.backend: local runs commands as you, without isolation; past work is text of others: use bwrap or "

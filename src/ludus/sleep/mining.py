@@ -7,7 +7,6 @@ judge anything (`checkers.choose_checkers`). Commands are tried later, in slots,
 of any environment. The model's requests and replies are stored, so a night that was interrupted does not ask again.
 """
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 
@@ -17,6 +16,7 @@ from msgspec.structs import replace
 
 from ludus.encoding import to_json
 from ludus.reflact.guards import Guard, GuardSettings
+from ludus.reflact.journal import open_task_group
 from ludus.reflact.optimizer import Optimizer
 from ludus.reflact.prompt_templates import Prompts
 from ludus.reflact.records import UnusableReply
@@ -85,7 +85,9 @@ async def mine_tasks(
             chosen, reason = await _try(draft, plain, controls[:CONTROLS], seconds)
         return MinedTask(draft, chosen, reason)
 
-    return list(await asyncio.gather(*(mine(draft) for draft in drafts)))
+    async with open_task_group() as group:
+        work = [group.create_task(mine(draft)) for draft in drafts]
+    return [each.result() for each in work]
 
 
 async def propose_checkers(draft: TaskDraft, optimizer: Optimizer | None) -> tuple[Checker, ...]:

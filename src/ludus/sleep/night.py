@@ -48,6 +48,7 @@ TASKS, MINING, RUN, PROPOSED, BASE, DIFF, RECEIPT, ADOPTION, BACKUP = (
     "adoption.json",
     "backup",
 )
+LATEST = "latest"
 T = TypeVar("T", bound=Struct)
 
 
@@ -254,16 +255,27 @@ def list_nights(folder: Path) -> list[tuple[Path, Night]]:
     """The nights of a folder, in the order of their names."""
     if not folder.is_dir():
         return []
-    paths = sorted(path for path in folder.iterdir() if (path / NIGHT).is_file())
+    paths = sorted((path for path in folder.iterdir() if (path / NIGHT).is_file()), key=_order)
     return [(path, night) for path in paths if (night := read_struct(path / NIGHT, Night)) is not None]
 
 
+def _order(path: Path) -> tuple[str, int]:
+    """The day of a night, and its number on that day."""
+    day, number = path.name[:10], path.name[11:]
+    return day, int(number) if number.isdecimal() else 1
+
+
 def find_night(folder: Path, name: str) -> Path:
-    """The folder of a night: a path, or a name in the folder of nights.
+    """The folder of a night: a path, a name in the folder of nights, or `latest` for the last one that has staged.
 
     Raises:
         ConfigError: there is none.
     """
+    if name == LATEST:
+        staged = [path for path, night in list_nights(folder) if night.status == "staged"]
+        if not staged:
+            raise ConfigError(f"no night in {folder} has staged anything; see: ludus sleep --list")
+        return max(staged, key=_order)
     for path in (Path(name), folder / name):
         if (path / NIGHT).is_file():
             return path

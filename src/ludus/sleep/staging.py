@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from ludus.errors import ConfigError
 from ludus.reflact.guards import list_added
-from ludus.skill import DOCUMENT, Skill
+from ludus.skill import DOCUMENT, Skill, render_file
 from ludus.skill_folder import read_skill
 from ludus.sleep import live_tree as trees
 from ludus.sleep.live_tree import ROOT, NewFile, Tree, TreeEntry, select_package
@@ -89,6 +89,10 @@ def _keep_text(live: LiveSkill, path: str, before: str, after: str) -> bytes:
     if before == after:
         return live.contents[path]
     whole = live.contents[path].decode()
+    plain = whole.replace("\r\n", "\n")
+    front = Skill(plain).front
+    if front is not None and not before.startswith("---"):  # front matter that was added to a text without any
+        after = render_file(Skill(after), front.name, front.description)
     if "\r\n" in whole and "\r\n" not in before:
         after = after.replace("\n", "\r\n")
     return after.encode()
@@ -113,12 +117,12 @@ def write_diff(live: LiveSkill, files: Mapping[str, NewFile]) -> str:
 
 def _diff_file(name: str, old: bytes | None, new: bytes | None) -> Iterable[str]:
     try:
-        texts = [(each or b"").decode().splitlines(keepends=True) for each in (old, new)]
+        before, after = ((each or b"").decode().splitlines(keepends=True) for each in (old, new))
     except UnicodeDecodeError:
         yield f"Binary files a/{name} and b/{name} differ\n"
         return
     heads = (f"a/{name}" if old is not None else "/dev/null", f"b/{name}" if new is not None else "/dev/null")
-    for line in difflib.unified_diff(*texts, *heads):
+    for line in difflib.unified_diff(before, after, *heads):
         yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
 
 

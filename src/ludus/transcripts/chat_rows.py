@@ -27,7 +27,7 @@ _PROJECT_KEYS = ("project", "cwd", "workspace")
 def is_message(value: Any) -> bool:
     """Whether a value is a message of the chat API."""
     message = as_object(value)
-    return message.get("role") in ROLES and ("content" in message or "tool_calls" in message)
+    return as_text(message.get("role")) in ROLES and ("content" in message or "tool_calls" in message)
 
 
 def matches_openai(value: Any) -> bool:

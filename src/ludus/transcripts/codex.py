@@ -32,9 +32,9 @@ def matches(value: Any) -> bool:
     """Whether a line is one of Codex."""
     line = as_object(value)
     if isinstance(line.get("payload"), dict):
-        return line.get("type") in _FRAMES
+        return as_text(line.get("type")) in _FRAMES
     old_head = {"id", "timestamp", "instructions"} <= line.keys()
-    return old_head or "record_type" in line or (line.get("type") in _ITEMS and "uuid" not in line)
+    return old_head or "record_type" in line or (as_text(line.get("type")) in _ITEMS and "uuid" not in line)
 
 
 def read_file(values: Iterable[Any], path: str, headless: bool, dropped: Counter[str]) -> PastSession | None:

@@ -71,7 +71,9 @@ COMMAND = Command(
     run,
     "ludus sleep --list\nludus adopt latest --dry-run\nludus adopt latest\nludus adopt 2026-11-18 --revert",
     (
-        make_argument("night", metavar="NIGHT", help="a night: its name, its folder, or latest (see: ludus sleep --list)"),
+        make_argument(
+            "night", metavar="NIGHT", help="a night: its name, its folder, or latest (see: ludus sleep --list)"
+        ),
         make_argument("--nights", metavar="DIR", default=NIGHTS, help=f"the folder of nights; default: {NIGHTS}"),
         make_argument(
             "--skill", metavar="NAME", action="append", default=[], help="only this skill of the night; any number"

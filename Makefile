@@ -80,7 +80,7 @@ test-swe: setup-dev
 
 test-agents: setup-dev
 	@PYTHON=$(BIN)/python scripts/setup-agents
-	@LUDUS_TEST_AGENTS=1 $(BIN)/python -m pytest tests/harness/test_harness.py tests/sandbox/remote/test_remote_agents.py -k real_agent
+	@LUDUS_TEST_AGENTS=1 $(BIN)/python -m pytest tests/harness/test_harness.py tests/sandbox/remote/test_remote_agents.py tests/transcripts/test_real_agents.py -k real_agent
 
 test-envs:
 	@PYTHON="$(PYTHON)" scripts/test-envs

@@ -96,8 +96,8 @@ def find_keys(text: str) -> Iterator[PrivateSpan]:
             if length == chars or (form is _BOT_KEY and length >= 8):
                 yield PrivateSpan(start - length, found.end(), "KEY")
     if "eyJ" in text:
-        for found in _TOKEN.finditer(text):
-            if begins(text, found.start()):
+        for place in find_all(text, "eyJ"):
+            if begins(text, place) and (found := _TOKEN.match(text, place)):
                 yield PrivateSpan(*found.span(), "TOKEN")
     if "webhooks/" in text or "hooks.slack" in text:
         for found in _HOOK.finditer(text):
@@ -149,20 +149,19 @@ digest cookie type env admin root user username guest foo bar baz secretstr pass
 """
 _PLAIN_WORDS = frozenset(_STAND_INS.split())
 _REFERENCE = re.compile(
-    r"^(?:\+?[<{]|\[[\"']|\$[A-Za-z_{(]|%[A-Za-z_({]|\*+$)|\.{3}|…|\*{3}"
+    r"^(?:\+?[<{]|\[[\"']|\$(?:[A-Za-z_]\w*(?:$|/)|[{(])|%(?:[sdr]$|[({]|[A-Z_]+%$)|\*+$)|\.{3}|…|\*{3}"
     r"|(?i:x{4,}|your|example|placeholder|redacted|os\.environ|getenv|process\.env|secrets\.|https?://|^sha\d+[:-])"
 )
 """What stands for a secret, or names where it is kept."""
 _CODE = re.compile(
-    r"[A-Za-z_][\w.]*(?:\(|\[|->|=>|::)|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+$|[A-Za-z_]+(?:[_-][A-Za-z]+)*$|[-+]?[\d.,_:]+$|[./~]"
+    r"[A-Za-z_][\w.]*(?:\(|\[|->|=>|::)|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+$|[A-Za-z_]+(?:[_-][A-Za-z]+)*$|_?[a-z]+(?:_[a-z]+)+\d{0,2}$|[-+]?[\d.,_:]+$|[./~]"
 )
 
 
 def find_named(text: str) -> Iterator[PrivateSpan]:
     """Values that stand after a telling name: in assignments, YAML, JSON, flags, and `the password is …`."""
     for found in _find_names(text):
-        name = _LEFT.search(text, max(0, found.start() - 60), found.start())
-        left = name[0] if name else ""
+        left = _find_left(text, found.start())
         start, end, quoted = _find_value(text, found, left)
         if start < end and _is_given(text, found, left, start, quoted, text[start:end]):
             yield PrivateSpan(start, end, _name_kind(found[1]))
@@ -190,6 +189,14 @@ def find_all(text: str, word: str) -> Iterator[int]:
     while place >= 0:
         yield place
         place = text.find(word, place + 1)
+
+
+def _find_left(text: str, end: int) -> str:
+    """The part of a name before the word that tells."""
+    found = _LEFT.search(text, max(0, end - 60), end)
+    left = found[0] if found else ""
+    escaped = left[:1] in ("n", "r", "t") and text[max(0, end - len(left) - 1) : end - len(left)] == "\\"
+    return left[1:] if escaped else left
 
 
 def is_secret_value(name: str, value: str) -> bool:
@@ -229,6 +236,8 @@ def _find_value(text: str, found: re.Match[str], left: str) -> tuple[int, int, b
 
 def _is_given(text: str, found: re.Match[str], left: str, start: int, quoted: bool, value: str) -> bool:
     """Whether a value after a name is a secret."""
+    if found[1].lower() == "pass" and _PASS_IN_A_WORD.search(left):
+        return False
     if _continues(text, found.end(1)) or text[max(0, found.start() - 1) : found.start()] == "/":  # another word; a path
         return False
     link = found[3].strip()
@@ -242,6 +251,9 @@ def _is_given(text: str, found: re.Match[str], left: str, start: int, quoted: bo
         return not quoted and _is_odd(value.rstrip(".!?"))
     upper = name == name.upper() and any(letter.isalpha() for letter in name)
     return _is_secret(name, found[1], value, quoted=quoted or (upper and found[3] == "="), loose=not quoted)
+
+
+_PASS_IN_A_WORD = re.compile(r"(?i)(?:com|by|tres|sur|over|under|im)$")
 
 
 def _continues(text: str, end: int) -> bool:
@@ -263,9 +275,10 @@ def _is_secret(name: str, word: str, value: str, *, quoted: bool, loose: bool) -
         if quoted:
             return " " not in value or "phrase" in word.lower()
         return _is_odd(value)
-    if " " in value and word.lower() not in ("cookie", "authorization"):
+    upper = quoted and name == name.upper()
+    if " " in value and word.lower() not in ("cookie", "authorization") and not (upper and _is_odd(value)):
         return False
-    if quoted and name == name.upper() and len(value) >= 8:
+    if upper and len(value) >= 8:
         return not _CODE.match(value) or (value.isalpha() and measure_entropy(value) > 3.0)
     return looks_random(value)
 
@@ -279,10 +292,18 @@ def _is_odd(value: str) -> bool:
 
 def looks_random(value: str) -> bool:
     """Whether a value is no word and no name."""
-    if len(value) < 8 or _CODE.match(value):
+    if len(value) < 8 or (_CODE.match(value) and not _is_base64(value)):
         return False
     digits = sum(letter.isdigit() for letter in value)
-    return measure_entropy(value) >= (2.5 if digits >= 2 else 3.5) and (digits > 0 or len(value) >= 20)
+    if digits >= 2 or (digits and not value.islower() and not value.isupper()):
+        return measure_entropy(value) >= 2.5
+    return measure_entropy(value) >= (3.0 if digits else 3.5) and (digits > 0 or len(value) >= 20)
+
+
+def _is_base64(value: str) -> bool:
+    """Whether a value that begins as a path does is random letters of base64."""
+    kinds = any(map(str.isupper, value)), any(map(str.islower, value)), any(map(str.isdigit, value))
+    return len(value) >= 32 and all(kinds) and not set(value) & set("._~-") and measure_entropy(value) >= 4.2
 
 
 def measure_entropy(text: str) -> float:

@@ -69,7 +69,7 @@ def _print_done(receipt: Receipt, done: AdoptionReceipt, night: str) -> None:
 
 COMMAND = Command(
     run,
-    "ludus sleep --list\nludus adopt latest --dry-run\nludus adopt latest\nludus adopt 2026-11-18 --revert",
+    "ludus adopt latest --dry-run\nludus adopt latest\nludus adopt 2026-11-18 --revert",
     (
         make_argument(
             "night", metavar="NIGHT", help="a night: its name, its folder, or latest (see: ludus sleep --list)"

@@ -27,7 +27,7 @@ from ludus.command.terminal import print_notice
 from ludus.config import Config, to_record, to_yaml
 from ludus.config.build_models import build_ledger, build_model
 from ludus.config.build_training import build_proposer, build_train_settings, has_optimizer
-from ludus.config.secrets import list_secrets
+from ludus.config.secrets import find_session_folders, list_secrets
 from ludus.config.tree import TRAINING, SameSettings
 from ludus.encoding import canonical, to_json
 from ludus.errors import ConfigError, LudusError
@@ -123,7 +123,7 @@ def _check_settings(config: Config, arguments: SleepArguments) -> None:
             "agent.skill: which skill should be trained? Name its folder or its document: --agent.skill DIR"
         )
     if not arguments.paths:
-        raise ConfigError("which sessions? For example: ludus sleep ~/.claude/projects --agent.skill DIR")
+        raise ConfigError("which sessions? For example: ludus sleep claude-code --agent.skill DIR")
     if config.env.name or config.run.out:
         raise ConfigError("env.name, run.out: ludus sleep makes the tasks and names the run itself: leave them out")
     if config.data != DataSettings():
@@ -198,7 +198,7 @@ class _Sleeper:
 
     def _harvest(self) -> Harvest:
         options = IntakeOptions(format=self.arguments.format, headless=self.config.sleep.headless)  # pyright: ignore[reportArgumentType]  # one of the choices
-        paths = [Path(path).expanduser() for path in self.arguments.paths]
+        paths = [path for word in self.arguments.paths for path in self._find_paths(word)]
         found = harvest(
             read_sessions(paths, options, self.report),
             self.live.name,
@@ -217,6 +217,13 @@ class _Sleeper:
         new = f"{len(found.sessions)} of them new and with {self.live.name}"
         self._say(f"{len(found.notes)} sessions, {new}; {masked} values masked")
         return found
+
+    def _find_paths(self, word: str) -> Sequence[Path]:
+        """The path that a user names. `claude-code` and `codex` stand for the folders of these agents."""
+        folders = find_session_folders(word)
+        for folder in folders:
+            self._say(f"{word}: reading {folder}")
+        return folders or [Path(word).expanduser()]
 
     # ---- the night's folder -----------------------------------------------------------------------------------------
 
@@ -532,14 +539,17 @@ def _print_result(result: SleepResult, arguments: SleepArguments) -> None:
 
 COMMAND = Command(
     run,
-    "ludus sleep ~/.claude/projects --agent.skill ~/.claude/skills/forms --dry-run   # which sessions, who gets what\n"
-    "ludus sleep ~/.claude/projects --agent.skill ~/.claude/skills/forms \\\n"
+    "ludus sleep claude-code --agent.skill ~/.claude/skills/forms --dry-run   # which sessions, who gets what\n"
+    "ludus sleep claude-code --agent.skill ~/.claude/skills/forms \\\n"
     "    --model.base_url http://127.0.0.1:8000/v1 --model.name NAME\n"
     "ludus sleep --list\n"
     "ludus adopt 2026-11-18",
     (
         make_argument(
-            "paths", metavar="PATH", nargs="*", help="transcripts, folders of transcripts, or run directories"
+            "paths",
+            metavar="PATH",
+            nargs="*",
+            help="transcripts, folders of them, run directories, claude-code, or codex",
         ),
         make_argument("--nights", metavar="DIR", default=NIGHTS, help=f"the folder of nights; default: {NIGHTS}"),
         make_argument(

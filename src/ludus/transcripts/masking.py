@@ -91,6 +91,8 @@ class _Placeholders:
         self._swept: dict[str, str] = {}
         self._spans: dict[tuple[str, str], list[PrivateSpan]] = {}
         """The spans of each text: most texts are looked at again in the next round, and have not changed."""
+        self._parts: dict[tuple[str, str], list[PrivateSpan]] = {}
+        """The spans of a text of which some overlap: each is a value of its own where it stands elsewhere."""
 
     def skip_used(self, value: Any) -> None:
         """Note the placeholders that are there already: a new one must not be equal to one of them."""
@@ -102,12 +104,21 @@ class _Placeholders:
         """Find the values in a text. `name`: the field of an argument that it is the value of, or ""."""
         for span in self._find(text, name):
             self._get(span.kind, text[span.start : span.end])
+        for span in self._parts.pop((text, name), ()):
+            value = text[span.start : span.end]
+            if value not in self.values:
+                whole = next(each for each in self._find(text, name) if each.start <= span.start < each.end)
+                self.values[value] = (span.kind, self._get(whole.kind, text[whole.start : whole.end]))
+                self._sweep = None
         return text
 
     def _find(self, text: str, name: str) -> list[PrivateSpan]:
         found = self._spans.get((text, name))
         if found is None:
-            found = self._spans[text, name] = find_spans(text, name)
+            spans = list_spans(text, name)
+            found = self._spans[text, name] = join_spans(spans)
+            if len(spans) > len(found):
+                self._parts[text, name] = spans
         return found
 
     def _get(self, kind: str, value: str) -> str:
@@ -178,20 +189,25 @@ def _spell(value: str) -> set[str]:
 
 def find_spans(text: str, name: str = "") -> list[PrivateSpan]:
     """The secrets and personal data in a text, in order and without overlaps."""
+    return join_spans(list_spans(text, name))
+
+
+def list_spans(text: str, name: str) -> list[PrivateSpan]:
+    """The same, with overlaps. Placeholders are no part of any."""
     if len(text) < 3:
         return []
     if name and is_secret_value(name, text):
         return [PrivateSpan(0, len(text), name_secret(name))]
     marks = [found.span() for found in _MARK.finditer(text)] if "<" in text else []
-    found = [
+    found = {
         span
         for span in (*find_secrets(text), *find_personal_data(text))
         if span.start < span.end and not any(start < span.end and span.start < end for start, end in marks)
-    ]
-    return _join(sorted(found, key=lambda span: (span.start, -span.end)))
+    }
+    return sorted(found, key=lambda span: (span.start, -span.end, span.kind))
 
 
-def _join(spans: Iterable[PrivateSpan]) -> list[PrivateSpan]:
+def join_spans(spans: Iterable[PrivateSpan]) -> list[PrivateSpan]:
     """Spans that overlap become one, of the kind of the first."""
     joined: list[PrivateSpan] = []
     for span in spans:

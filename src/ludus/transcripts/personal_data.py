@@ -26,6 +26,9 @@ _AUTHOR = re.compile(
 )
 
 
+_IN_LOGIN = re.compile(r"://[^\s/@\"']{0,60}:[^\s@/\"']{0,60}$")
+
+
 def _find_emails(text: str) -> Iterator[PrivateSpan]:
     at = text.find("@")
     while at >= 0:
@@ -42,6 +45,8 @@ def _find_email(text: str, at: int) -> Iterator[PrivateSpan]:
     while start < at and (not begins(text, start) or text[start] in ".%+-"):
         start += 1
     before = text[max(0, start - 100) : start]
+    if _IN_LOGIN.search(before):  # the password of an address on the web, and its host
+        return
     nobody = _NOBODY.match(text, start)
     if not (nobody and "reply" in nobody[0]) and (who := _AUTHOR.search(before) or _SENDER.search(before)):
         yield PrivateSpan(who.start(1) + start - len(before), who.end(1) + start - len(before), "NAME")
@@ -122,7 +127,7 @@ _IPV6 = re.compile(
     r"[0-9A-Fa-f](?<![\w:.].)[0-9A-Fa-f]{0,3}:{1,2}(?:[0-9A-Fa-f]{1,4}:{1,2}){0,6}(?:[0-9A-Fa-f]{1,4}|(?:\d{1,3}\.){3}\d{1,3})?(?![\w:])"
 )
 _VERSION_BEFORE = re.compile(
-    r"(?i)(?:(?:==|>=|<=|~=|\bv|version[\"': ]{1,4})|(?:Chrome|Chromium|Edge?|Version|Safari|OPR)/)$"
+    r"(?i)(?:(?:==|>=|<=|~=|\bv|version[\"': ]{1,4}|section[- ])|(?:Chrome|Chromium|Edge?|Version|Safari|OPR)/)$"
 )
 _EXAMPLES = [
     ipaddress.ip_network(net) for net in ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32")
@@ -170,8 +175,8 @@ _HOMES = (
 )
 _WHO = r"([^\W\d_][^\n\"'\\<>{}()=;]{1,60}?)(?=[\n\"'\\<>;]|$)"
 _REAL_NAMES = (
-    ("user.name", re.compile(rf"user\.name[\"']?(?:[ \t]{{1,4}}|[ \t]?=[ \t]?)[\"']?{_WHO}")),
-    ("_NAME=", re.compile(rf"GIT_(?:AUTHOR|COMMITTER)_NAME=[\"']?{_WHO}")),
+    ("user.name", re.compile(rf"user\.name[\"']?(?:[ \t]{{1,4}}|[ \t]?=[ \t]?)\\{{0,3}}[\"']?{_WHO}")),
+    ("_NAME=", re.compile(rf"GIT_(?:AUTHOR|COMMITTER)_NAME=\\{{0,3}}[\"']?{_WHO}")),
     ("Git user: ", re.compile(rf"Git user: {_WHO}")),
     ("name", re.compile(
         r"\"(?i:full_?name|display_?name|given_?name|family_?name|first_?name|last_?name|user_?full_?name)"

@@ -123,6 +123,37 @@ def test_without_an_optimizer_the_answers_themselves_are_the_checkers(work: Path
     assert {checker["kind"] for task in tasks for checker in task.answer["checkers"]} == {"exact"}
 
 
+def test_what_a_person_has_reviewed_is_adopted(work: Path, capsys):
+    night = sleep(capsys)["night"]
+    assert main(["adopt", night, "--reviewed"]) == 2
+    assert "has not been reviewed" in capsys.readouterr().err
+    assert main(["review", night, "--list", "--json"]) == 0
+    (change,) = [each["id"] for each in json.loads(capsys.readouterr().out)["changes"] if each["included"]]
+    words = ["--edit", change, "--text", "Sign with Ops Team.", "--reason", "shorter", "--who", "ada"]
+    assert main(["review", night, *words]) == 0
+    capsys.readouterr()
+    assert main(["adopt", night, "--reviewed", "--dry-run"]) == 0
+    assert "review 1 by ada; not measured" in capsys.readouterr().out
+    assert main(["adopt", night, "--reviewed"]) == 0
+    assert "Sign with Ops Team." in Path("reports/SKILL.md").read_text()
+    assert main(["adopt", night]) == 2  # the night's own patch is for the skill as it was
+    assert main(["adopt", night, "--reviewed", "--revert"]) == 0
+    assert Path("reports/SKILL.md").read_text() == REPORTS
+
+
+def test_sessions_without_a_task_inform_the_analysts(work: Path, capsys):
+    turns = [
+        ("user", "Which orders are late?"),
+        ("assistant", "All."),
+        ("user", "No, that is wrong. Name the depot too"),
+    ]
+    write_openai(work / "lost.jsonl", {"lost": turns})
+    assert sleep(capsys)["left_out"] == {"no answer that the user accepted": 1}
+    asked = Path("asked.txt").read_text().split("#### ")
+    shown = [part for part in asked if part.startswith("analyst_lines")]
+    assert shown and all("Name the depot too" in part for part in shown)
+
+
 # ---- interruptions --------------------------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ from ludus.sleep.adoption import AdoptionOp, AdoptionReceipt, adopt, find_obstac
 from ludus.sleep.command import NIGHTS
 from ludus.sleep.night import Receipt, find_night, find_staged
 from ludus.sleep.night_table import print_preview
+from ludus.sleep.reviewed_patch import stage_reviewed
 from ludus.sleep.staging import read_base_diff
 
 
@@ -21,12 +22,15 @@ class AdoptArguments(Arguments):
     skill: list[str]
     dry_run: bool
     revert: bool
+    reviewed: bool
     quiet: bool
 
 
 def run(arguments: AdoptArguments) -> int:
     night = find_night(Path(arguments.nights).expanduser(), arguments.night)
     chosen = find_staged(night, tuple(arguments.skill))
+    if arguments.reviewed:
+        chosen = [stage_reviewed(folder, receipt) for folder, receipt in chosen]
     op: AdoptionOp = "revert" if arguments.revert else "adopt"
     if arguments.dry_run:
         return _preview(chosen, op, as_json=arguments.json)
@@ -38,7 +42,7 @@ def run(arguments: AdoptArguments) -> int:
         print(to_json(done).decode())
     elif not arguments.quiet:
         for (_, receipt), each in zip(chosen, done, strict=True):
-            _print_done(receipt, each, arguments.night)
+            _print_done(receipt, each, arguments.night, " --reviewed" if arguments.reviewed else "")
     return 0
 
 
@@ -57,14 +61,14 @@ def _preview(chosen: list[tuple[Path, Receipt]], op: AdoptionOp, *, as_json: boo
     return int(any(obstacles for _, _, obstacles in found))
 
 
-def _print_done(receipt: Receipt, done: AdoptionReceipt, night: str) -> None:
+def _print_done(receipt: Receipt, done: AdoptionReceipt, night: str, reviewed: str) -> None:
     print(f"{'adopted' if done.op == 'adopt' else 'reverted'}: {receipt.live}")
     for change in done.changes:
         print(f"  {make_printable(change)}")
     if done.note:
         print(f"  {done.note}")
     if done.op == "adopt":
-        print(f"  to take it back: ludus adopt {night} --revert")
+        print(f"  to take it back: ludus adopt {night} --revert{reviewed}")
 
 
 COMMAND = Command(
@@ -80,6 +84,7 @@ COMMAND = Command(
         ),
         make_argument("--dry-run", action="store_true", help="show what would change, and what stands against it"),
         make_argument("--revert", action="store_true", help="put back the skill as it was before"),
+        make_argument("--reviewed", action="store_true", help="the skill as you have reviewed it (ludus review NIGHT)"),
         QUIET,
         JSON,
     ),

@@ -49,6 +49,8 @@ TASKS, MINING, RUN, PROPOSED, BASE, DIFF, RECEIPT, ADOPTION, BACKUP = (
     "backup",
 )
 LATEST = "latest"
+REVIEWED_MARK = "~reviewed-"
+"""In the name of the folder of a patch that a person has reviewed. No name of a skill has it."""
 T = TypeVar("T", bound=Struct)
 
 
@@ -289,7 +291,8 @@ def find_staged(night: Path, names: tuple[str, ...] = ()) -> list[tuple[Path, Re
     Raises:
         ConfigError: one is not staged.
     """
-    receipts = ((path.parent, read_struct(path, Receipt)) for path in sorted(night.glob(f"*/{RECEIPT}")))
+    paths = sorted(path for path in night.glob(f"*/{RECEIPT}") if REVIEWED_MARK not in path.parent.name)
+    receipts = ((path.parent, read_struct(path, Receipt)) for path in paths)
     found = {receipt.skill: (path, receipt) for path, receipt in receipts if receipt is not None}
     missing = [name for name in names if name not in found]
     if missing or not found:

@@ -14,7 +14,11 @@ A cell is one arm in one environment with one seed, and a folder below `--out`. 
     initial     the initial skill, once per test task
     best-of-5   five samples of the initial skill per test task, and the verifier chooses. That is what the rollouts
                 of a training would buy without training
-    ledger, reflact   `ludus train --recipe …`, then its skill once per test task
+    ledger      `ludus train --train.proposer plain`, the ledger with short questions, for small optimizers; then its
+                skill once per test task
+    analysts    the ledger with its usual analysts
+    examples    the ledger with worked examples (`--train.proposer exemplars`), without an optimizer
+    reflact     `ludus train --recipe reflact`, with its usual analysts
     gepa        GEPA 0.1.4 in an environment of its own, with the same agent, optimizer and number of rollouts
 
 Every training has 160 rollouts. Differences are paired by test task and seed; intervals are 95 %, by bootstrap over
@@ -48,10 +52,14 @@ ENVS = {"tickets": 16, "functions": 120, "shop": 120}
 """The environments, and the longest reply in each, in tokens."""
 SEEDS = (1, 2, 3)
 SAMPLES = 5
-ARMS = ("initial", f"best-of-{SAMPLES}", "ledger", "reflact", "gepa")
+ARMS = ("initial", f"best-of-{SAMPLES}", "ledger", "reflact", "gepa", "examples", "analysts")
+PROPOSERS = {"ledger": "plain", "examples": "exemplars"}
+"""By arm, where it is not the analysts."""
 ROLLOUTS = 160
 """The rollouts of a training, with those for selection and shipping. Five samples of 40 tasks are 160 more than one."""
 REPLY_TOKENS = 500
+BATCH = 16
+"""Train tasks per step of a training."""
 BOOTSTRAPS = 2000
 
 
@@ -108,16 +116,18 @@ class Bench:
             raise CommandFailed(f"{' '.join(command)}: exit {process.returncode}\n{errors.strip()[-3000:]}")
         return printed
 
-    def describe_agent(self, env: str) -> list[str]:
+    def describe_agent(self, env: str, arm: str = "") -> list[str]:
         """The flags of the environment, the model and its sampling."""
+        examples = ["--agent.examples_as", "turns"] if arm == "examples" else []
         return [
+            *examples,
             str(TASKS / f"{env}.py"), "--model.base_url", self.url, "--model.name", MODEL, "--run.concurrency", "1",
             "--sampling.temperature", "0.5", "--sampling.max_tokens", str(ENVS[env]), "--limits.turns", "4",
         ]  # fmt: skip
 
     def test(self, cell: Cell, folder: Path, skill: Path, samples: int = 1) -> dict[str, list[float]]:
         """The scores of a skill on the sealed tasks: one for each sample, by task."""
-        command = [*LUDUS, "evaluate", *self.describe_agent(cell.env), "--env.split", "test", "--agent.skill"]
+        command = [*LUDUS, "evaluate", *self.describe_agent(cell.env, cell.arm), "--env.split", "test", "--agent.skill"]
         command += [str(skill), "--env.group_size", str(samples), "--run.seed", str(cell.seed), "--out", str(folder)]
         self.run([*command, "--resume"] if folder.exists() else command)
         scores: dict[str, list[tuple[int, float]]] = {}
@@ -159,12 +169,19 @@ def run_cell(bench: Bench, cell: Cell) -> dict[str, Any]:
 def train(bench: Bench, cell: Cell, folder: Path, initial: Path) -> str:
     """Train with a recipe of Ludus. Returns the skill that it ships."""
     out = folder / "train"
-    command = [*LUDUS, "train", *bench.describe_agent(cell.env), "--recipe", cell.arm, "--agent.skill", str(initial)]
+    recipe = "reflact" if cell.arm == "reflact" else "ledger"
+    command = [*LUDUS, "train", *bench.describe_agent(cell.env, cell.arm), "--recipe", recipe]
+    command += ["--agent.skill", str(initial)]
     command += ["--data.mode", "splits", "--data.selection", "selection", "--train.test", "false"]
     command += ["--train.seed", str(cell.seed), "--train.epochs", "40", "--budget.rollouts", str(ROLLOUTS)]
     command += ["--train.reply_tokens", str(REPLY_TOKENS), "--out", str(out)]
-    if cell.arm == "reflact":
-        command += ["--train.batch_size", "8", "--train.slow.enabled", "false", "--train.memory", "false"]
+    if recipe == "reflact":
+        command += ["--train.batch_size", str(BATCH), "--train.slow.enabled", "false", "--train.memory", "false"]
+    else:
+        command += ["--train.ledger.batch_size", str(BATCH), "--train.edit_budget", "6"]
+        command += ["--train.sampling.temperature", "0.5", "--train.ledger.tuning.slip", "0.3"]
+    if cell.arm in PROPOSERS:
+        command += ["--train.proposer", PROPOSERS[cell.arm]]
     bench.run([*LUDUS, "train", "--resume", "--out", str(out)] if (out / "config.json").exists() else command)
     from ludus.skill import parse_file
 

@@ -229,6 +229,7 @@ PROPOSER = Seam(
     {
         "analysts": "ludus.reflact.proposers.analysts:Analysts",
         "exemplars": "ludus.reflact.proposers.exemplars:Exemplars",
+        "plain": "ludus.reflact.proposers.plain:PlainAnalyst",
     },
     contracts.check_proposer,
 )

@@ -22,6 +22,8 @@ _LEDGER_PROMPTS = frozenset({"analyst_lines"})
 """The prompts of the recipe `ledger`. They are no part of the identity of other runs."""
 PACKAGE_PROMPT = "item_files"
 """The prompt of skill packages, which has a place of its own in the identity of their runs."""
+PLAIN_PROMPT = "plain_rule"
+"""The prompt of the proposer `plain`. Prompts of single proposers (`Proposer.own_prompts`) are apart, too."""
 _DIVIDER = re.compile(r"^<!-- message -->\n", re.MULTILINE)
 
 
@@ -57,7 +59,8 @@ class Prompts:
     def compute_digest(self, recipe: str = "reflact", support: str = "named") -> str:
         """A hash of the prompts that a recipe may use. Runs of earlier versions did not ask for the origin of items."""
         names = [name for name in self.names if recipe == "ledger" or name not in _LEDGER_PROMPTS]
-        names = [name for name in names if name != PACKAGE_PROMPT and (support == "named" or name != "origins")]
+        apart = {PACKAGE_PROMPT, PLAIN_PROMPT} | ({"origins"} if support != "named" else set())
+        names = [name for name in names if name not in apart]
         return hashlib.sha256(canonical({name: self.get_hash(name) for name in names})).hexdigest()[:16]
 
     def render_part(self, name: str, /, **values: str) -> str:

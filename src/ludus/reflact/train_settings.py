@@ -266,8 +266,9 @@ class TrainSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
     those of `sampling.extra`."""
 
     proposer: str = "analysts"
-    """What proposes changes. `analysts`: the optimizer's model reads rollouts and proposes edits. `exemplars`: worked
-    examples and rules, made from rollouts and references without any model. Or a class of your own: `module:Class`, or
+    """What proposes changes. `analysts`: the optimizer's model reads rollouts and proposes edits. `plain`: the same for
+    small models, one short question for each sort of failures. `exemplars`: worked examples and rules, made from
+    rollouts and references without any model. Or a class of your own: `module:Class`, or
     a file: `mine.py`, `mine.py:Class` (`docs/extending.md`)."""
     exemplars: ExemplarsSettings = ExemplarsSettings()
     """For `proposer: exemplars`."""

@@ -255,6 +255,7 @@ def start_run(
         settings.identity,
         splits.digest,
         *((prompts.get_hash(PACKAGE_PROMPT),) if has_package(policy) else ()),
+        *(prompts.get_hash(name) for name in proposer.own_prompts),
         *(() if rule is None else (getattr(rule, "__qualname__", type(rule).__qualname__),)),
     )
     return TrainingRun(

@@ -291,12 +291,25 @@ async def propose_from_outcomes(
     shown = dataclasses.replace(view, skill=ledger.compose(base, ledger.alive)[0])
     found = await proposer.reflect(shown, 1, _stream(rollouts))
     reflections = check_result(proposer, "reflect", found, Reflection, "Reflections")
+    patterns = [p for each in reflections for p in each.patterns] if proposer.patterns_are_causes else []
     merged = await proposer.aggregate(shown, reflections)
     items = check_result(proposer, "aggregate", merged, Item, "items (Edit, Suggestion or Document)")
-    proposals = [_make_own_proposal(item, place, view.step, ledger, base) for place, item in enumerate(items, 1)]
+    proposals = [
+        _make_own_proposal(item, place, view.step, ledger, base, patterns) for place, item in enumerate(items, 1)
+    ]
     tasks = tuple(rollout.task.id for rollout in rollouts)
     kept = tuple(proposal for proposal in proposals if proposal is not None)
-    return tuple(replace(reading, read=False) for reading in readings), [LineReflection(tasks, proposals=kept)]
+    if proposer.patterns_are_causes:
+        named = tuple(_name_patterns(reading, patterns) for reading in readings)
+    else:
+        named = tuple(replace(reading, read=False) for reading in readings)
+    return named, [LineReflection(tasks, proposals=kept)]
+
+
+def _name_patterns(reading: Reading, patterns: Sequence[Pattern]) -> Reading:
+    """The reading with the patterns that a failed rollout shows."""
+    named = [p.name for p in patterns if reading.passed is False and reading.task in p.tasks]
+    return replace(reading, situations=tuple(dict.fromkeys(named)))
 
 
 async def _stream(rollouts: Sequence[Rollout]) -> AsyncGenerator[Rollout, None]:
@@ -304,10 +317,14 @@ async def _stream(rollouts: Sequence[Rollout]) -> AsyncGenerator[Rollout, None]:
         yield rollout
 
 
-def _make_own_proposal(item: Item, place: int, step: int, ledger: LineLedger, base: Skill) -> LineProposal | None:
+def _make_own_proposal(
+    item: Item, place: int, step: int, ledger: LineLedger, base: Skill, patterns: Sequence[Pattern]
+) -> LineProposal | None:
     if not isinstance(item, Edit):
         return None
     edit, replaces = place_edit(item, base, ledger.alive)
+    if about := next((p.name for p in patterns if item.evidence and set(item.evidence) <= set(p.tasks)), ""):
+        return LineProposal(edit=edit, situation=about, replaces=replaces)
     old = next((line.situation for line in ledger.lines if line.id == replaces), "")
     origin = ", ".join(item.evidence[:3]) or "no task"
     situation = old or f"from {origin} (step {step}, item {place})"

@@ -72,9 +72,14 @@ class Proposer:
     needs_optimizer: ClassVar[bool] = False
     """Whether it asks the optimizer's model (`View.require_optimizer`)."""
 
+    own_prompts: ClassVar[tuple[str, ...]] = ()
+    """The prompts that only it uses. They are part of the identity of its runs."""
     names_causes: ClassVar[bool] = False
     """Whether the recipe `ledger` asks analysts for the causes of failures instead of this proposer. With any other
     proposer, outcomes alone speak for and against its items."""
+    patterns_are_causes: ClassVar[bool] = False
+    """Whether the patterns of its reflections are the causes of the failures that they list, and its items are about
+    the pattern of their reflection. With the recipe `ledger` items about one pattern compete."""
 
     @property
     def identity(self) -> str:

@@ -11,7 +11,7 @@ import pytest
 from tests.transcripts_kit import PIXEL
 
 from ludus.encoding import to_json
-from ludus.transcripts.masking import find_spans, mask_session, mask_text
+from ludus.transcripts.masking import list_spans, mask_session, mask_text
 from ludus.transcripts.past_session import PastSession, PastSkill
 from ludus.types import Call, Image, Message, Reasoning, Score
 
@@ -261,7 +261,7 @@ def test_of_the_projects_own_pages_almost_nothing_is_masked():
     """docs/past-work.md gives the figure for the whole source, too. One page of these is on the forms themselves."""
     pages = [path for path in sorted((ROOT / "docs").glob("*.md")) if path.name not in ("past-work.md", "log.md")]
     texts = [path.read_text() for path in pages[:12]]
-    masked = sum(span.end - span.start for text in texts for span in find_spans(text))
+    masked = sum(span.end - span.start for text in texts for span in list_spans(text))
     assert masked / sum(map(len, texts)) < 0.0001
 
 
@@ -297,4 +297,4 @@ def test_of_the_projects_own_pages_almost_nothing_is_masked():
 )
 def test_time_is_linear_in_a_hostile_text(text: str):
     """A pattern that takes quadratic time would need hours here."""
-    find_spans(text)
+    list_spans(text)

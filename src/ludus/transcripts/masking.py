@@ -187,13 +187,11 @@ def _spell(value: str) -> set[str]:
 # ---- one text -------------------------------------------------------------------------------------------------------
 
 
-def find_spans(text: str, name: str = "") -> list[PrivateSpan]:
-    """The secrets and personal data in a text, in order and without overlaps."""
-    return join_spans(list_spans(text, name))
+def list_spans(text: str, name: str = "") -> list[PrivateSpan]:
+    """The secrets and personal data in a text, in order. They may overlap. Placeholders are no part of any.
 
-
-def list_spans(text: str, name: str) -> list[PrivateSpan]:
-    """The same, with overlaps. Placeholders are no part of any."""
+    `name`: the field of an argument that it is the value of, or "".
+    """
     if len(text) < 3:
         return []
     if name and is_secret_value(name, text):

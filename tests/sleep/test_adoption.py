@@ -190,8 +190,7 @@ def use_renames(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_tree, "_exchange_at_once", lambda parent, one, other: False)
 
 
-@pytest.mark.parametrize("op", ["adopt", "revert"])
-@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize(("op", "at_once"), [("adopt", True), ("adopt", False), ("revert", True)])
 def test_a_kill_at_any_step_leaves_the_old_or_the_new_skill(tmp_path: Path, monkeypatch, op, at_once):
     if not at_once:
         use_renames(monkeypatch)

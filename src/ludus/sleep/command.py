@@ -216,6 +216,9 @@ class _Sleeper:
         masked = sum(sum(note.masked.values()) for note in found.notes.values())
         new = f"{len(found.sessions)} of them new and with {self.live.name}"
         self._say(f"{len(found.notes)} sessions, {new}; {masked} values masked")
+        if dropped := self.report.dropped:
+            counts = ", ".join(f"{count} {kind}" for kind, count in dropped.most_common(8))
+            self._say(f"left out of the files: {counts}")
         return found
 
     def _find_paths(self, word: str) -> Sequence[Path]:
@@ -527,6 +530,7 @@ def _print_result(result: SleepResult, arguments: SleepArguments) -> None:
             "status": result.facts.status if result.facts else ("begun" if result.night else "nothing"),
             "message": result.message,
             "left_out": result.left_out,
+            "files": result.facts.files if result.facts else {},
             "receipt": json.loads(to_json(result.receipt)) if result.receipt else None,
         }
         print(json.dumps(plain, ensure_ascii=False))

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ludus.errors import ConfigError
 from ludus.reflact.review import ReviewMeasure, SkillReview, read_measures, read_reviews
 from ludus.sleep import live_tree as trees
-from ludus.sleep.night import RECEIPT, REVIEWED_MARK, Receipt, read_struct
+from ludus.sleep.night import RECEIPT, REVIEWED_MARK, RUN, Receipt, read_struct
 from ludus.sleep.staging import read_live, stage
 from ludus.store import RunDir
 
@@ -22,7 +22,7 @@ def stage_reviewed(folder: Path, receipt: Receipt) -> tuple[Path, Receipt]:
     Raises:
         ConfigError: there is no review, or the live skill is not the one that was trained.
     """
-    review, measure = _read_last(receipt)
+    review, measure = _read_last(folder, receipt)
     place = folder.with_name(f"{folder.name}{REVIEWED_MARK}{review.number}")
     if (known := read_struct(place / RECEIPT, Receipt)) is not None:
         return place, known
@@ -46,12 +46,12 @@ def stage_reviewed(folder: Path, receipt: Receipt) -> tuple[Path, Receipt]:
     return place, stage(place, live, review.skill, own)
 
 
-def _read_last(receipt: Receipt) -> tuple[SkillReview, ReviewMeasure | None]:
+def _read_last(folder: Path, receipt: Receipt) -> tuple[SkillReview, ReviewMeasure | None]:
     if not receipt.run:
         raise ConfigError("--reviewed: nothing was trained in this night, so there is no run to review")
-    with RunDir.read(Path(receipt.run)) as run:
+    with RunDir.read(folder / RUN) as run:
         reviews, measures = read_reviews(run), read_measures(run)
     if not reviews:
-        raise ConfigError(f"--reviewed: {receipt.run} has not been reviewed: ludus review {receipt.run}")
+        raise ConfigError(f"--reviewed: {receipt.run} has not been reviewed: ludus review {folder / RUN}")
     last = reviews[-1]
     return last, next((each for each in reversed(measures) if each.skill == last.skill.hash), None)

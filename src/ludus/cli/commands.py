@@ -97,13 +97,13 @@ COMMANDS = (
     Listing(
         "train",
         "sleep",
-        "train a skill on past sessions, and stage what comes out; nothing leaves this machine",
+        "train a skill on past sessions, and stage what comes out, on this machine",
         "ludus.sleep.command",
     ),
     Listing(
         "train",
         "adopt",
-        "put what a night has staged in place of the live skill, or take it back",
+        "put what ludus sleep has staged in place of the live skill, or take it back",
         "ludus.sleep.adopt_command",
     ),
     Listing(

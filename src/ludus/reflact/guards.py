@@ -18,7 +18,7 @@ answer passes, unless the verifier does not look at the reference. `make_canarie
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
-from typing import Literal, TypeVar, get_args
+from typing import Literal, TypeVar, cast, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -162,7 +162,7 @@ class Guard:
 
 def _list_answers(answer: object) -> list[str]:
     """The texts that an answer is, or that an answer of several fields has."""
-    values: Iterable[object] = answer.values() if isinstance(answer, Mapping) else (answer,)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    values = cast("Mapping[str, object]", answer).values() if isinstance(answer, Mapping) else (answer,)
     return [value for value in values if isinstance(value, str)]
 
 

@@ -1,6 +1,7 @@
 """`ludus adopt`: put what a night has staged in place of the live skill, or take it back."""
 
 import getpass
+import shlex
 from pathlib import Path
 
 from ludus.arguments import Arguments, make_argument
@@ -42,7 +43,7 @@ def run(arguments: AdoptArguments) -> int:
         print(to_json(done).decode())
     elif not arguments.quiet:
         for (_, receipt), each in zip(chosen, done, strict=True):
-            _print_done(receipt, each, arguments.night, " --reviewed" if arguments.reviewed else "")
+            _print_done(receipt, each, shlex.quote(str(night)), " --reviewed" if arguments.reviewed else "")
     return 0
 
 

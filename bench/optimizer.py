@@ -23,6 +23,7 @@ Rollouts to half the gain: until the skill that would be used has half of the ga
 accuracy. A run that never gets there counts as 1,600. Intervals are 95 %, by bootstrap over worlds, paired: the same
 worlds under both methods. A wrong accept is an accepted candidate whose true change is not above zero. A wrong reject
 is a rejected one with a true gain above half a point. The claim is what the method says about its own gain.
+`bench/trainer_cpu.py` measures the trainer's CPU in these worlds, `bench/request_sizes.py` what larger steps cost.
 """
 
 import argparse
@@ -105,15 +106,9 @@ class Place:
         return self.family if self.repair else f"{self.family}, append only"
 
     def count_worlds(self, most: int) -> int:
-        """The number of its worlds: half of the others' without repair, and a third of them in the stress families."""
-        return most if self.repair and self.family not in STRESS else -(-most // (3 if self.family in STRESS else 2))
+        """The number of its worlds: a third of the others' in the stress families."""
+        return -(-most // 3) if self.family in STRESS else most
 
-
-COSTS = (
-    Method("ledger, stored", "ludus", "run_rule_worlds.py", "ledger+store", "recipe"),
-    Method("ReflACT, stored", "ludus", "run_rule_worlds.py", "reflact+store", "gated"),
-)
-"""With complete run directories, for the CPU time of the trainer."""
 
 PLACES = (*(Place(f, True) for f in PAIRED), *(Place(f, False) for f in PAIRED), Place("filler", True))
 LINE_PLACES = (
@@ -134,16 +129,12 @@ class Outcome:
     claim: float
     curve: Sequence[tuple[int, float, int]]
     decisions: Sequence[tuple[float, bool]]
-    cpu: float
-    """CPU seconds, without the simulated models where they are known."""
     tokens: dict[str, int]
 
     @classmethod
     def read(cls, row: dict[str, Any]) -> "Outcome":
         names = ("start", "ceiling", "accuracy", "lines", "claim", "curve", "decisions")
-        return cls(
-            **{name: row[name] for name in names}, cpu=row.get("trainer_cpu", row["cpu"]), tokens=row.get("tokens", {})
-        )
+        return cls(**{name: row[name] for name in names}, tokens=row.get("tokens", {}))
 
     @property
     def half(self) -> int:
@@ -261,7 +252,12 @@ def _hash_code(method: Method, known: dict[str, str] = {}) -> str:  # noqa: B006
 
 
 def run_all(chunks: Sequence[Chunk], pythons: dict[str, Path], workers: int, kept: Kept) -> Results:
-    """The results of all jobs: those that are kept, and the others, which are run."""
+    """The results of all jobs."""
+    return collect(find_rows(chunks, pythons, workers, kept))
+
+
+def find_rows(chunks: Sequence[Chunk], pythons: dict[str, Path], workers: int, kept: Kept) -> list[dict[str, Any]]:
+    """The rows of all jobs: those that are kept, and the others, which are run."""
     missing: list[Chunk] = []
     wanted: list[str] = []
     for chunk in chunks:
@@ -271,7 +267,7 @@ def run_all(chunks: Sequence[Chunk], pythons: dict[str, Path], workers: int, kep
             missing.append(Chunk(chunk.method, jobs))
     for rows in run_chunks(missing, pythons, workers):
         kept.add(rows)
-    return collect(kept.rows[key] for key in wanted)
+    return [kept.rows[key] for key in wanted]
 
 
 # ---- judging --------------------------------------------------------------------------------------------------------
@@ -385,15 +381,6 @@ def make_checks(results: Results, methods: Sequence[Method]) -> tuple[list[Check
     return checks, notes
 
 
-def check_cost(results: Results) -> Check:
-    """The CPU time of the trainer, without that of the simulated models, in the same worlds."""
-    ours, theirs = (
-        sum(outcome.cpu for (name, _), found in results.items() if name == method.name for outcome in found.values())
-        for method in COSTS
-    )
-    return Check("trainer's CPU, of that of --recipe reflact", ours / theirs, 2.0, "x")
-
-
 # ---- plots ----------------------------------------------------------------------------------------------------------
 
 COLORS = {
@@ -482,7 +469,7 @@ def main() -> int:
     parser.add_argument("--docs", action="store_true", help=f"write the tables into {PAGE.relative_to(ROOT)}")
     parser.add_argument("--lines", action="store_true", help="the families of peers/line_worlds.py, no targets")
     parser.add_argument("--methods", help="only these: 'GEPA; ledger:block_size=4'")
-    parser.add_argument("--families", help="only these families")
+    parser.add_argument("--families", help="only these: 'easy; many, append only' (the name alone: with and without repair)")
     parser.add_argument("--results", type=Path, help="keep finished runs in this file, and use those that are in it")
     parser.add_argument("--workers", type=int, default=2, help="processes at a time (default 2)")
     parser.add_argument("--cache", type=Path, default=CACHE, help=f"folder for the peers (default {CACHE})")
@@ -494,7 +481,7 @@ def main() -> int:
     places = [
         p
         for p in (LINE_PLACES if arguments.lines else (*PLACES, *STRESS_PLACES))
-        if _is_wanted(p.family, arguments.families)
+        if _is_wanted(p.family, arguments.families) or _is_wanted(p.title, arguments.families)
     ]
     count = 4 if arguments.short else arguments.seeds
     first = 1000 if arguments.development else 0
@@ -517,9 +504,6 @@ def main() -> int:
         images = "\n".join(f"![{name}]({name})" for name in plots)
         write_page("\n\n".join([images, *(f"### {table}" for table in tables)]), plots)
     checks, notes = make_checks(results, methods) if whole else ([], ["no targets: not the whole report"])
-    if whole:
-        costs = make_chunks(COSTS, [Place("easy", True), Place("many", True)], range(4), held_out=True)
-        checks.append(check_cost(run_all(costs, pythons, 1, Kept(None))))
     return print_verdict("optimizer", checks, notes=notes)
 
 

@@ -3,6 +3,7 @@
     $ python bench/rl.py                  three seeds × three arms, two processes at a time (about 6 minutes)
     $ python bench/rl.py --seeds 11       one seed
     $ python bench/rl.py --short          a few steps, as a test of the script: nothing is judged
+    $ python bench/rl.py --demo 400 401   the settings of `make rl-demo` on these seeds (a minute each)
 
 The tiny policy (0.3 million weights, all of them trained) learns `parcels` by GRPO: which of four tools is right for
 which of eight colors. Each seed is another environment with another assignment, and other random numbers. The arms:
@@ -27,6 +28,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import fmean
+from tempfile import mkdtemp
 from typing import Any
 
 from common import CACHE, ROOT, Check, describe_machine, make_venv, print_verdict, render_table
@@ -122,6 +124,43 @@ async def run_arm(arm: str, seed: int, steps: int) -> dict[str, Any]:
     }
 
 
+# ---- the demo -------------------------------------------------------------------------------------------------------
+
+DEMO_ABOVE = 0.9
+LUDUS = "import sys; from ludus.cli import main; sys.exit(main())"
+
+
+def run_demo(python: Path, seed: int, folder: Path) -> dict[int, float]:
+    """Train with the demo's settings, another assignment of desks and other random numbers. Returns the score on the
+    held-out tasks by step. A run that is in the folder already is read, or resumed."""
+    out = folder / f"demo-{seed}"
+    how = ["--resume"] if out.exists() else ["--config", str(ROOT / "configs/rl-demo.yaml")]
+    seeds = (
+        [] if out.exists() else [part for name in ("env", "rl", "trainer") for part in (f"--{name}.seed", str(seed))]
+    )
+    if not (out / "summary.json").exists():
+        command = [str(python), "-c", LUDUS, "rl", *how, *seeds, "--quiet", "--out", str(out)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    steps = map(json.loads, (out / "steps.jsonl").read_text().splitlines())
+    return {step["step"]: step["held_out"]["mean"] for step in steps if "held_out" in step}
+
+
+def compare_demos(seeds: Sequence[int], folder: Path) -> int:
+    """Print the table of the demo's settings on several seeds."""
+    python = find_python()
+    make_tiny(python)
+    found = {seed: run_demo(python, seed, folder) for seed in seeds}
+    steps = sorted({step for scores in found.values() for step in scores})
+    rows: list[Sequence[object]] = [("seed", *(f"step {step}" for step in steps))]
+    rows += [(str(seed), *(scores.get(step, "") for step in steps)) for seed, scores in found.items()]
+    print(f"{describe_machine()}; configs/rl-demo.yaml: score on the held-out tasks")
+    print(render_table(rows))
+    ends = [
+        Check(f"seed {seed} ends at", scores[max(scores)], DEMO_ABOVE, at_least=True) for seed, scores in found.items()
+    ]
+    return print_verdict("rl-demo", ends)
+
+
 # ---- all runs -------------------------------------------------------------------------------------------------------
 
 
@@ -172,7 +211,11 @@ def main() -> int:
     parser.add_argument("--arm", choices=ARMS, help="run one arm in this process and print JSON")
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--short", action="store_true", help="a few steps, as a test of the script")
+    parser.add_argument("--demo", type=int, nargs="+", metavar="SEED", help="train with the demo's settings instead")
+    parser.add_argument("--keep", type=Path, help="where --demo keeps its runs; default: a new folder")
     arguments = parser.parse_args()
+    if arguments.demo:
+        return compare_demos(arguments.demo, arguments.keep or Path(mkdtemp(prefix="ludus-rl-demo-")))
     if arguments.arm:
         print(json.dumps(asyncio.run(run_arm(arguments.arm, arguments.seeds[0], arguments.steps))))
         return 0

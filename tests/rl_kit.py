@@ -94,6 +94,7 @@ class TableTrainer:
         loss = float("nan") if self.version == self.poison else -math.fsum(row.advantage for row in rows)
         metrics = UpdateMetrics(loss=loss, kl=0.0, entropy=1.0, tokens=len(rows))
         check_finite(metrics)
+        logprobs = tuple((self._score(row),) for row in rows)
         for row in rows:
             prompt, choice = str(row.tokens.ids[0] - 100), row.tokens.ids[1]
             logits = self.logits.setdefault(prompt, [0.0] * 4)
@@ -101,7 +102,11 @@ class TableTrainer:
             for letter in range(4):
                 logits[letter] += self.rate / len(rows) * row.advantage * ((letter == choice) - chances[letter])
         self.version += 1
-        return PolicyUpdate(version=self.version, metrics=metrics)
+        return PolicyUpdate(version=self.version, metrics=metrics, logprobs=logprobs)
+
+    def _score(self, row: TrainingRow) -> float:
+        first, choice = row.tokens.ids
+        return math.log(softmax(self.logits.get(str(first - 100), [0.0] * 4))[choice])
 
     async def save(self, folder: Path) -> None:
         (folder / "table.json").write_bytes(msgspec.json.encode({"version": self.version, "logits": self.logits}))

@@ -85,9 +85,12 @@ class Optimizer:
 
     def __init__(self, world: rw.World, edits: int) -> None:
         self.world, self.edits, self.calls = world, edits, 0
+        self.tokens = 0
+        """Tokens of all prompts, four characters each."""
 
     def __call__(self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> str:
         self.calls += 1
+        self.tokens += sum(len(message.content) for message in messages) // 4
         user = messages[1].content
         rng = rw.make_random(self.world.key, "optimizer", sampling.stage, sampling.seed, user)
         return json.dumps(self._reply(sampling.stage, user, rng))
@@ -160,8 +163,10 @@ def make_settings(world: rw.World, variant: str) -> TrainSettings:
     if name == "ledger":
         changes = dict(option.split("=") for option in options.split(",") if option)
         own = {key: json.loads(changes.pop(key)) for key in ("batch_size", "block_size") if key in changes}
+        minibatch = int(changes.pop("minibatch_size", 0))
         tuning = LedgerTuning(**{key: json.loads(value) for key, value in changes.items()})
-        return TrainSettings(recipe="ledger", ledger=LedgerSettings(tuning=tuning, **own), seed=world.seed)
+        more = {"minibatch_size": minibatch} if minibatch else {}
+        return TrainSettings(recipe="ledger", ledger=LedgerSettings(tuning=tuning, **own), seed=world.seed, **more)
     if name == "reflact":
         return TrainSettings(recipe="reflact", epochs=rw.count_epochs(setting, 40, slow=True), seed=world.seed)
     return TrainSettings(
@@ -245,7 +250,8 @@ async def train_world(world: rw.World, variant: str, store: Store | None) -> dic
         before = record
     await records.aclose()
     trainer = time.process_time() - started - watch.seconds
-    return meter.report(best, claim, calls=optimizer.calls, trainer_cpu=trainer, tokens=meter.tokens)
+    tokens = {**meter.tokens, "optimizer": optimizer.tokens}
+    return meter.report(best, claim, calls=optimizer.calls, trainer_cpu=trainer, tokens=tokens)
 
 
 def search_randomly(world: rw.World) -> dict[str, object]:

@@ -442,9 +442,11 @@ class RunDir:
         secrets masked: the first record under a key stays."""
         self._check_writable()
         with _explain_errors(self.path), self._db as db:
-            row = (key, kind, self._mask(body))
-            db.execute("INSERT INTO records (key, kind, body) VALUES (?, ?, ?) ON CONFLICT DO NOTHING", row)
-            return self._fetch("SELECT body FROM records WHERE key = ?", key)[0]
+            kept = self._mask(body)
+            added = db.execute(
+                "INSERT INTO records (key, kind, body) VALUES (?, ?, ?) ON CONFLICT DO NOTHING", (key, kind, kept)
+            )
+            return kept if added.rowcount else self._fetch("SELECT body FROM records WHERE key = ?", key)[0]
 
     def read_records(self, kind: str) -> Iterator[tuple[str, bytes]]:
         """Every record of a kind with its key, in the order in which they were stored."""

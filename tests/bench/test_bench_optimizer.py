@@ -78,7 +78,7 @@ def test_our_trainer_learns_and_is_deterministic(variant: str, monkeypatch: pyte
 
 def make_outcome(accuracy: float, half: int, lines: int = 3) -> bench.Outcome:
     curve = ((0, 0.1, 0), (half, 0.6, lines))
-    return bench.Outcome(0.1, 0.9, accuracy, lines, 0.2, curve, ((0.1, False), (-0.1, True)), 1.0, {})
+    return bench.Outcome(0.1, 0.9, accuracy, lines, 0.2, curve, ((0.1, False), (-0.1, True)), {})
 
 
 def test_the_targets_are_checked() -> None:
@@ -97,8 +97,6 @@ def test_the_targets_are_checked() -> None:
     assert all(check.passed for check in good)
     bad, _ = bench.make_checks(make_results(make_outcome(0.45, 500), make_outcome(0.05, 1600, 2)), methods)
     assert not any(check.passed for check in bad)
-    stored = {(method.name, bench.PLACES[0]): {0: make_outcome(0.5, 100)} for method in bench.COSTS}
-    assert bench.check_cost(stored).value == 1.0
     assert bench.make_checks({}, bench.METHODS)[1] == ["ledger: not run"]
     table = bench.render_place(
         make_results(make_outcome(0.88, 60), make_outcome(0.1, 1600, 0)), bench.PLACES[0], methods

@@ -108,6 +108,12 @@ def test_the_end_of_the_request_is_marked_for_the_cache():
     assert marked[0]["cache_control"] == {"type": "ephemeral"}
 
 
+def test_the_system_text_is_marked_for_rollouts_of_other_tasks():
+    body = sent([Message("system", "be good"), *USER], cache=True)
+    assert body["system"] == [{"type": "text", "text": "be good", "cache_control": {"type": "ephemeral"}}]
+    assert "system" not in sent(USER, cache=True)
+
+
 def test_thinking_cannot_be_marked_for_the_cache():
     message = Message("assistant", "", reasoning=Reasoning("hmm", "thinking", [thought()]))
     assert sent([*USER, message], cache=True)["messages"][-1]["content"] == [thought()]

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ludus.reflact.earlier_runs import EarlierRun, find_earlier_run
+from ludus.reflact.earlier_runs import EarlierRun, StepPace, find_earlier_run
 from ludus.types import Usage
 
 CONFIG: dict[str, Any] = {
@@ -50,6 +50,25 @@ def test_the_latest_run_with_the_same_environment_and_agent_is_used(tmp_path: Pa
     assert found.average_usage("agent", "rollout") == found.average_usage("agent", "test") == Usage(10, 1)
     assert found.average_usage("optimizer", "rank") == Usage(20, 1)
     assert found.average_usage("optimizer", "merge") is None
+
+
+def test_how_long_steps_took_is_known_of_a_finished_run_with_the_ledger(tmp_path: Path):
+    write_run(tmp_path, "run", 1, CONFIG, make_line(8), make_line(8))
+    assert find_earlier_run(tmp_path, CONFIG).pace is None
+    times = {"draw": 0.1, "rollout": 20.0, "reflect": 10.0}
+    (tmp_path / "run" / "summary.json").write_text(json.dumps({"steps": 2, "seconds": times}))
+    found = find_earlier_run(tmp_path, CONFIG)
+    assert found.pace == StepPace(8, 10.0, 5.0)
+    assert found.estimate_seconds(10, 8, 16) == 150.0
+    assert found.estimate_seconds(4, 24, 16) == 100.0, "24 rollouts take two rounds of 16"
+    assert EarlierRun().estimate_seconds(10, 8, 16) is None
+
+
+def test_cached_tokens_are_averaged(tmp_path: Path):
+    line = make_line(4)
+    line["spent"][0]["usage"]["cached_tokens"] = 20
+    write_run(tmp_path, "run", 1, CONFIG, line)
+    assert find_earlier_run(tmp_path, CONFIG).average_usage("agent", "rollout") == Usage(10, 1, 5)
 
 
 def test_another_optimizer_or_other_batches_say_nothing_about_what_it_is_asked(tmp_path: Path):

@@ -45,6 +45,22 @@ def test_a_dry_run_goes_by_what_an_earlier_run_took(ludus: Ludus):
     assert json.loads(ludus(*train_words("--dry-run", "--json", "--model.name", "another")).out)["earlier"] == ""
 
 
+def test_a_dry_run_compares_sizes_and_says_why_it_takes_its_own(ludus: Ludus):
+    server = ["--model.type", "openai", "--model.base_url", "http://127.0.0.1:9/v1", "--model.name", "m"]
+    prices = ["--model.price.prompt", "1", "--model.price.completion", "4", "--model.price.cached", "0.1"]
+    words = ["train", "rules.py", "--data.ratio", "1:1:1", *server, *prices, "--dry-run"]
+    found = json.loads(ludus(*words, "--json").out)
+    assert [(o["batch_size"], o["minibatch_size"], o["block_size"]) for o in found["options"]] == [(8, 8, 1)]
+    (option,) = found["options"]
+    calls = {role: found["totals"][role]["calls"]["likely"] for role in ("agent", "optimizer")}
+    assert (option["rollouts"], option["requests"]) == (calls["agent"], calls["optimizer"])
+    assert option["dollars"] == pytest.approx(sum(found["totals"][role]["dollars"]["likely"] for role in calls))
+    assert len(found["reasons"]) == 2 and "too few for 24" in found["reasons"][0]
+    shown = ludus(*words).out
+    assert "this run" in shown and f"{found['reasons'][1]}." in shown
+    assert json.loads(ludus(*words, "--recipe", "reflact", "--json").out)["options"] == []
+
+
 def test_a_dry_run_for_people(ludus: Ludus):
     server = ["--model.type", "openai", "--model.base_url", "http://127.0.0.1:9/v1", "--model.price.prompt", "1"]
     done = ludus("train", "rules.py", "--data.ratio", "1:1:1", *server, "--model.name", "m", "--dry-run")

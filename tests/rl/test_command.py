@@ -45,7 +45,7 @@ def test_a_dry_run_starts_nothing(ludus: Run, tmp_path: Path):
     assert plain["rollouts"] == {"train": 384, "evaluate": 96}
     assert plain["cost"]["rollouts"] == 480 and plain["cost"]["prompt_tokens"] > 0
     assert plain["cost"]["seconds"] is None and plain["cost"]["dollars"] is None
-    assert "time: not known" in shown.out and "money: not known: set rl.dollars_per_hour" in shown.out
+    assert "time: not known" in shown.out and "money: not known: set rl.dollars_per_million" in shown.out
     priced = ludus("rl", "parcels", "--dry-run", "--json", "--rl.steps", "2", "--rl.dollars_per_million", "2")
     cost = json.loads(priced.out)["cost"]
     assert cost["dollars"] == pytest.approx(2e-6 * (cost["prompt_tokens"] + cost["completion_tokens"]))

@@ -54,6 +54,7 @@ async def test_the_loss_is_the_arithmetic_one(low: float, high: float, batch_tok
     new = [score(trainer, row) for row in ROWS]
     update = await trainer.update(ROWS)
     assert update.metrics.loss == pytest.approx(compute_loss(ROWS, new, low, high), rel=1e-4)
+    assert [list(values) for values in update.logprobs] == [pytest.approx(values, rel=1e-4) for values in new]
     changes = [
         now - before
         for row, values in zip(ROWS, new, strict=True)

@@ -5,8 +5,10 @@
 side are joined. Thinking blocks are recorded with their signatures and sent back unchanged, as the server requires.
 Reasoning of another dialect has no signature and is left out of the history.
 
-The last block of every request is marked for the server's prompt cache, because an agent sends the same beginning with
-every request (`cache=False` turns this off). The API has no seed: `Sampling.seed` is not sent.
+Two blocks of every request are marked for the server's prompt cache (`cache=False` turns this off): the last one,
+because an agent sends its conversation again with every request, and the system text, which rollouts of different tasks
+share with the tools before it. The server has only what ends at a mark. The API has no seed: `Sampling.seed` is not
+sent.
 """
 
 from collections.abc import Collection, Sequence
@@ -97,7 +99,7 @@ def build_request(
     body: JsonObject = {"model": model, "max_tokens": max_tokens, "messages": turns}
     system = "\n\n".join(m.content for m in messages if m.role == "system" and m.content)
     if system:
-        body["system"] = system
+        body["system"] = [{"type": "text", "text": system, "cache_control": {"type": "ephemeral"}}] if cache else system
     if tools:
         body["tools"] = [
             {"name": tool.name, "description": tool.description, "input_schema": tool.parameters} for tool in tools

@@ -221,6 +221,9 @@ class _Usage(Struct, gc=False):
     """Some servers count in floats."""
     completion_tokens: int | float | None = None
     prompt_tokens_details: _PromptDetails | None = None
+    """OpenAI and most others; vLLM needs `--enable-prompt-tokens-details`."""
+    prompt_cache_hit_tokens: int | float | None = None
+    """Cached tokens, as DeepSeek counts them."""
     cost: float | None = None
     """Dollars, as OpenRouter counts them."""
 
@@ -298,7 +301,7 @@ def _read_usage(wire: _Usage | None, price: Price) -> Usage:
     if wire is None:
         return Usage()
     details = wire.prompt_tokens_details
-    cached = int(details.cached_tokens or 0) if details is not None else 0
+    cached = int((details.cached_tokens if details is not None else None) or wire.prompt_cache_hit_tokens or 0)
     counted = make_usage(price, int(wire.prompt_tokens or 0), int(wire.completion_tokens or 0), cached)
     if wire.cost and not counted.dollars:
         return msgspec.structs.replace(counted, dollars=wire.cost)

@@ -65,7 +65,7 @@ class AnthropicSettings(ServerSettings, frozen=True, tag_field="type", tag="anth
     version: str = "2023-06-01"
     """The version of the API."""
     cache: bool = True
-    """Mark the conversation for the server's prompt cache."""
+    """Mark the system text and the conversation for the server's prompt cache."""
 
 
 EmbeddedName = Literal["smollm2-135m", "qwen2.5-coder-1.5b"]

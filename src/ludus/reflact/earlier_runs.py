@@ -1,19 +1,21 @@
 """The tokens per call of an earlier run, for estimates.
 
 The runs in one folder are searched, the latest first, for one with the same environment and the same agent. Only its
-`config.json` and `steps.jsonl` are read. The optimizer's calls are used only if the optimizer and the batch sizes are
-the same too. A run that cannot be read is skipped.
+`config.json`, `steps.jsonl` and `summary.json` are read. The optimizer's calls are used only if the optimizer and the
+batch sizes are the same too. A run that cannot be read is skipped.
 """
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from ludus.reflact.records import BatchReport, StageCost, add_costs, pool_scores
-from ludus.reflact.report.run_files import STEPS
+from ludus.reflact.report.run_files import STEPS, SUMMARY
 from ludus.store import CONFIG
 from ludus.types import Usage
 
@@ -25,6 +27,15 @@ ConfigRecord = Mapping[str, Any]
 """The recorded settings of a run."""
 
 
+class StepPace(Struct, frozen=True):
+    """The mean seconds of a step."""
+
+    batch: float
+    """Its rollouts."""
+    rollout: float
+    reflect: float
+
+
 class EarlierRun(Struct, frozen=True):
     """The measured usage of an earlier run."""
 
@@ -33,6 +44,15 @@ class EarlierRun(Struct, frozen=True):
     spent: tuple[StageCost, ...] = ()
     failing: float | None = None
     """The share of its train rollouts that failed."""
+    pace: "StepPace | None" = None
+    """How long its steps took, with the recipe `ledger`; None if that is not known."""
+
+    def estimate_seconds(self, steps: int, batch: int, concurrency: int) -> float | None:
+        """How long the steps of training take, with this many tasks each; None if it is not known."""
+        if self.pace is None:
+            return None
+        rounds = math.ceil(batch / concurrency) / math.ceil(self.pace.batch / concurrency)
+        return steps * (self.pace.rollout * rounds + self.pace.reflect)
 
     def average_usage(self, role: str, stage: str) -> Usage | None:
         """The mean usage of one call; None if it is not known. A rollout takes about the same in every stage."""
@@ -42,7 +62,7 @@ class EarlierRun(Struct, frozen=True):
         if not calls:
             return None
         usage = sum((entry.usage for entry in exact), Usage())
-        return Usage(usage.prompt_tokens // calls, usage.completion_tokens // calls)
+        return Usage(usage.prompt_tokens // calls, usage.completion_tokens // calls, usage.cached_tokens // calls)
 
 
 class _StepLine(Struct, frozen=True):
@@ -79,7 +99,24 @@ def _read_run(run: Path, config: ConfigRecord) -> EarlierRun:
     _, hard, _ = pool_scores([batch for line in lines for batch in line.batches])
     spent = add_costs(*(line.spent for line in lines))
     kept = tuple(entry for entry in spent if entry.role in roles and entry.usage.tokens)
-    return EarlierRun(str(run), kept, None if hard is None else 1.0 - hard)
+    return EarlierRun(str(run), kept, None if hard is None else 1.0 - hard, _read_pace(run, lines))
+
+
+class _Times(Struct, frozen=True):
+    """The part of `summary.json` that says how long the stages took."""
+
+    steps: int = 0
+    seconds: Mapping[str, float] = {}
+
+
+def _read_pace(run: Path, lines: Sequence[_StepLine]) -> StepPace | None:
+    """How long the steps of a finished run with the recipe `ledger` took."""
+    batches = [sum(each.tasks for each in line.batches) for line in lines if line.batches]
+    path = run / SUMMARY
+    times = msgspec.json.decode(path.read_bytes(), type=_Times) if path.exists() else _Times()
+    if not batches or not times.steps or not {"draw", "rollout", "reflect"} <= times.seconds.keys():
+        return None
+    return StepPace(fmean(batches), *(times.seconds[stage] / times.steps for stage in ("rollout", "reflect")))
 
 
 def _read_lines(data: bytes) -> Iterable[_StepLine]:

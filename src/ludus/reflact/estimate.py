@@ -16,6 +16,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import msgspec.structs
 from msgspec import Struct
 
 from ludus.env import Env
@@ -28,6 +29,16 @@ from ludus.reflact.prompt_templates import Prompts
 from ludus.reflact.proposers import Proposer
 from ludus.reflact.proposers.analysts import Analysts
 from ludus.reflact.records import StageCost, Summary
+from ludus.reflact.request_sizes import (
+    LARGER,
+    Prices,
+    RequestSizes,
+    SizeChoice,
+    apply_sizes,
+    count_cached,
+    guess_run_tokens,
+    read_sizes,
+)
 from ludus.reflact.splits import Splits
 from ludus.reflact.stand_ins import Assumptions, StandInRunner, StandInStore, StandInWorld
 from ludus.reflact.train_settings import TrainSettings
@@ -72,13 +83,31 @@ class Estimate(Struct, frozen=True):
     def count_tokens(self, role: str) -> LikelyRange:
         return self._add_up(role, lambda each: each.tokens)
 
+    def count_cached_tokens(self, role: str) -> LikelyRange:
+        """The prompt tokens that the server is likely to have in its cache, as in the earlier run."""
+        return self._add_up(role, lambda each: each.cached_tokens)
+
     def compute_dollars(self, role: str, price: Price) -> LikelyRange:
-        return self._add_up(role, lambda each: price.compute_cost(each.prompt_tokens, each.completion_tokens))
+        return self._add_up(
+            role, lambda each: price.compute_cost(each.prompt_tokens, each.completion_tokens, each.cached_tokens)
+        )
 
     def _add_up(self, role: str, weigh: Callable[[Usage], float]) -> LikelyRange:
         """The sum over the calls of a role."""
         own = [(line.calls, weigh(line.each)) for line in self.lines if line.role == role]
         return LikelyRange(*(sum(calls[place] * weight for calls, weight in own) for place in range(3)))
+
+
+class SizeEstimate(NamedTuple):
+    """What a run takes with other sizes of steps and requests."""
+
+    sizes: RequestSizes
+    estimate: Estimate
+    cached: float
+    """The agent's prompt tokens that the server is likely to have in its cache."""
+    dollars: float
+    seconds: float | None
+    """None if no earlier run says how long rollouts and requests take."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,15 +129,48 @@ class PlannedRun:
     claim: ClaimPlan | None = None
 
 
+ALL_OUTCOMES = (0.5, 0.0, 1.0)
+"""The shares of failures that proposals prevent: the likely one first."""
+
+
 async def estimate(
-    planned: PlannedRun, assumed: Assumptions = Assumptions(), earlier: EarlierRun = EarlierRun()
+    planned: PlannedRun,
+    assumed: Assumptions = Assumptions(),
+    earlier: EarlierRun = EarlierRun(),
+    outcomes: Sequence[float] = ALL_OUTCOMES,
 ) -> Estimate:
-    """Estimate what a run takes. Raises `ConfigError` where the run would."""
-    likely, *others = [await simulate(planned, assumed, curable=curable) for curable in (0.5, 0.0, 1.0)]
+    """Estimate what a run takes. Raises `ConfigError` where the run would. `outcomes`: what is simulated; with the
+    first alone, there is no range."""
+    likely, *others = [await simulate(planned, assumed, curable=curable) for curable in outcomes]
     spent = [_list_costs(planned, run) for run in (likely, *others)]
     places = sorted(set[tuple[str, str]]().union(*spent))
     lines = (_make_line(*place, [costs.get(place) for costs in spent], earlier) for place in places)
     return Estimate(likely.steps, tuple(lines))
+
+
+async def estimate_sizes(
+    planned: PlannedRun, assumed: Assumptions, earlier: EarlierRun, prices: Prices, concurrency: int
+) -> list[SizeEstimate]:
+    """What a run of the recipe `ledger` takes with the default sizes, with larger ones if there are tasks for them, and
+    with its own."""
+    own = read_sizes(planned.settings)
+    default = RequestSizes(block=own.block)
+    larger = msgspec.structs.replace(default, batch=LARGER[0], minibatch=LARGER[1])
+    tokens = guess_run_tokens(planned.env, planned.policy, planned.splits, planned.settings, planned.rollouts)
+    found: list[SizeEstimate] = []
+    for sizes in dict.fromkeys((default, larger, own) if tokens.tasks >= larger.batch else (default, own)):
+        settings = apply_sizes(planned.settings, SizeChoice(sizes))
+        guess = await estimate(dataclasses.replace(planned, settings=settings), assumed, earlier, ALL_OUTCOMES[:1])
+        dollars = guess.compute_dollars("agent", prices.agent).likely
+        if prices.optimizer is not None:
+            dollars += guess.compute_dollars("optimizer", prices.optimizer).likely
+        measured = guess.count_cached_tokens("agent").likely
+        saved = 0.0 if measured else guess.count_calls("agent").likely * count_cached(sizes.block, tokens, prices.agent)
+        if saved and prices.agent.cached is not None:
+            dollars -= saved * ((prices.agent.prompt or 0.0) - prices.agent.cached) / 1_000_000
+        seconds = earlier.estimate_seconds(guess.steps, sizes.batch, concurrency)
+        found.append(SizeEstimate(sizes, guess, measured or saved, dollars, seconds))
+    return found
 
 
 def _list_costs(planned: PlannedRun, simulated: Summary) -> dict[tuple[str, str], StageCost]:

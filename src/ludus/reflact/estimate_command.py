@@ -24,9 +24,20 @@ from ludus.models.server import Price, ServerSettings
 from ludus.models.token_estimate import estimate_prompt, estimate_text
 from ludus.policy import Policy
 from ludus.reflact.earlier_runs import EarlierRun, find_earlier_run
-from ludus.reflact.estimate import CLAIM_MODEL, Estimate, LikelyRange, PlannedRun, estimate, simulate
+from ludus.reflact.estimate import (
+    CLAIM_MODEL,
+    Estimate,
+    LikelyRange,
+    PlannedRun,
+    SizeEstimate,
+    estimate,
+    estimate_sizes,
+    simulate,
+)
 from ludus.reflact.plan import Plan
 from ludus.reflact.records import Summary
+from ludus.reflact.request_sizes import Prices, SizeChoice, apply_sizes, choose_sizes, guess_run_tokens, read_sizes
+from ludus.reflact.size_table import describe_size_options, print_size_options
 from ludus.reflact.splits import Sizes
 from ludus.reflact.stand_ins import Assumptions
 from ludus.reflact.training_run import ClaimPlan
@@ -51,11 +62,16 @@ async def print_dry_run(config: Config, plan: Plan, *, as_json: bool) -> None:
     sizes, before = plan.sizes, _find_earlier(config)
     held = f", {len(plan.splits.held_out)} tasks held out" if len(plan.splits.held_out) else ""
     assumed = _make_assumptions(config, plan, policy, before)
-    guess = await estimate(_make_planned(config, plan, policy), assumed, before)
+    planned = _make_planned(config, plan, policy)
+    guess = await estimate(planned, assumed, before)
+    options = list[SizeEstimate]()
+    if plan.settings.recipe == "ledger":
+        options = await estimate_sizes(planned, assumed, before, _list_prices(config, plan), config.run.concurrency)
+    choice = _choose_sizes(config, plan, policy)
     roles = ("agent", "optimizer", CLAIM_MODEL)
     dollars = {role: guess.compute_dollars(role, _find_price(config, role)) for role in roles}
     if as_json:
-        print(json.dumps(_to_json(guess, sizes, assumed, before, dollars)))
+        print(json.dumps(_to_json(guess, sizes, assumed, before, dollars) | describe_size_options(options, choice)))
         return
     print(f"{sizes.train} train, {sizes.selection} selection and {sizes.test} test tasks{held}; {guess.steps} steps\n")
     print_estimate(guess, dollars)
@@ -63,6 +79,7 @@ async def print_dry_run(config: Config, plan: Plan, *, as_json: bool) -> None:
         "\nCalls are the agent's rollouts and the optimizer's replies if the proposals prevent half of the failures; "
         f"between: none or all of them. Retries come on top. {_explain(guess, assumed, before)}"
     )
+    print_size_options(options, read_sizes(planned.settings), choice)
     if plan.claim is None:
         print(
             "With --claim, the run takes as many rollouts as training and shipping again, for the arm of equal budget."
@@ -87,7 +104,7 @@ def _make_planned(config: Config, plan: Plan, policy: Policy) -> PlannedRun:
         plan.env,
         policy,
         plan.splits,
-        plan.settings,
+        apply_sizes(plan.settings, _choose_sizes(config, plan, policy)),
         proposer=plan.proposer,
         prompts=plan.prompts,
         make_rule=lambda: build_rule(config.train),
@@ -95,6 +112,20 @@ def _make_planned(config: Config, plan: Plan, policy: Policy) -> PlannedRun:
         rollouts=config.budget.rollouts,
         claim=_plan_claim(config, plan),
     )
+
+
+def _choose_sizes(config: Config, plan: Plan, policy: Policy) -> SizeChoice | None:
+    """The sizes that the run will choose."""
+    return choose_sizes(
+        plan.settings,
+        _list_prices(config, plan),
+        lambda: guess_run_tokens(plan.env, policy, plan.splits, plan.settings, config.budget.rollouts),
+    )
+
+
+def _list_prices(config: Config, plan: Plan) -> Prices:
+    asks = plan.proposer.needs_optimizer and has_optimizer(config)
+    return Prices(_find_price(config, "agent"), _find_price(config, "optimizer") if asks else None)
 
 
 def _plan_claim(config: Config, plan: Plan) -> ClaimPlan | None:

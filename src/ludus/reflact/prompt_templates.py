@@ -24,6 +24,7 @@ PACKAGE_PROMPT = "item_files"
 """The prompt of skill packages, which has a place of its own in the identity of their runs."""
 PLAIN_PROMPT = "plain_rule"
 """The prompt of the proposer `plain`. Prompts of single proposers (`Proposer.own_prompts`) are apart, too."""
+_APART = (PACKAGE_PROMPT, PLAIN_PROMPT)
 _DIVIDER = re.compile(r"^<!-- message -->\n", re.MULTILINE)
 
 
@@ -59,8 +60,7 @@ class Prompts:
     def compute_digest(self, recipe: str = "reflact", support: str = "named") -> str:
         """A hash of the prompts that a recipe may use. Runs of earlier versions did not ask for the origin of items."""
         names = [name for name in self.names if recipe == "ledger" or name not in _LEDGER_PROMPTS]
-        apart = {PACKAGE_PROMPT, PLAIN_PROMPT} | ({"origins"} if support != "named" else set())
-        names = [name for name in names if name not in apart]
+        names = [name for name in names if name not in _APART and (support == "named" or name != "origins")]
         return hashlib.sha256(canonical({name: self.get_hash(name) for name in names})).hexdigest()[:16]
 
     def render_part(self, name: str, /, **values: str) -> str:

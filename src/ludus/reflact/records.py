@@ -16,6 +16,7 @@ from ludus.reflact.gate import Decision, Gate, Measure, ScoreTally, Verdict, mea
 from ludus.reflact.guards import CanaryReport
 from ludus.reflact.items import Item
 from ludus.reflact.ledger.line_records import LineLedger, LineStep
+from ludus.reflact.request_sizes import SizeChoice
 from ludus.skill import Skill, Source
 from ludus.stats import Interval
 from ludus.types import Rollout, Usage
@@ -510,6 +511,8 @@ class Summary(Struct, frozen=True, kw_only=True, tag="summary", tag_field="recor
     shipment: Shipment | None = None
     arms: ClaimArms | None = None
     """None if they were not measured (`claim.enabled`)."""
+    sizes: SizeChoice | None = None
+    """The sizes of steps and requests that were chosen by prices; None if they were set by hand."""
     canaries: CanaryReport | None = None
     """None if the run has no canary items."""
     initial: Product

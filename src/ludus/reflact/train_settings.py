@@ -193,8 +193,8 @@ class TrainSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
     seed: int = 42
     """The seed of batches, samples and rollouts."""
 
-    minibatch_size: Count = 8
-    """Rollouts per analyst request."""
+    minibatch_size: Count | Literal["auto"] = "auto"
+    """Rollouts per analyst request. `auto`: 8; for `recipe: ledger` also 24 (`ledger.batch_size`)."""
     merge_batch_size: Annotated[int, Meta(ge=2)] = 8
     """Proposals per merge request."""
     failure_only: bool = False
@@ -289,6 +289,7 @@ class TrainSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
         "guards": GuardSettings(enabled=False),
         "selection_draw": "first",
         "support": "minibatch",
+        "ledger": LedgerSettings(batch_size=8, block_size=1),  # its default before sizes were left to prices
     }
     used_if: ClassVar[Mapping[str, tuple[UsedIf, ...]]] = {
         "ledger": (UsedIf("recipe", ("ledger",)),),
@@ -309,6 +310,11 @@ class TrainSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
         apart = {"proposer", "exemplars", "sampling", "prompts"}
         fields = {name: value for name, value in get_recorded(self).items() if name not in apart}
         return {**fields, "gate": get_recorded(self.gate)}
+
+    @property
+    def rollouts_per_request(self) -> int:
+        """The size of a minibatch, where nothing was chosen the default."""
+        return 8 if self.minibatch_size == "auto" else self.minibatch_size
 
     @property
     def epoch_count(self) -> int:

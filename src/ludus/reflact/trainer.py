@@ -469,6 +469,7 @@ async def finish(run: TrainingRun, state: RunState, ended_early: str = "") -> Su
         claim=claim,
         shipment=shipment,
         canaries=canaries,
+        sizes=run.sizes,
         initial=initial,
         best=best,
         final=final,

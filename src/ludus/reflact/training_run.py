@@ -17,6 +17,7 @@ from ludus.encoding import canonical, to_json
 from ludus.env import Env
 from ludus.errors import ConfigError
 from ludus.models import Model
+from ludus.models.ledger import find_price
 from ludus.policy import Policy
 from ludus.reflact import step_buffer as buffer
 from ludus.reflact.gate import Rule, judge
@@ -30,6 +31,7 @@ from ludus.reflact.prompt_templates import PACKAGE_PROMPT, Prompts
 from ludus.reflact.proposers import Proposer, View
 from ludus.reflact.proposers.analysts import Analysts
 from ludus.reflact.records import Baseline, EpochEnd, Record, RunState, Step, Summary
+from ludus.reflact.request_sizes import Prices, SizeChoice, apply_sizes, guess_run_tokens, settle_sizes
 from ludus.reflact.splits import Splits, choose_selection
 from ludus.reflact.train_settings import TrainSettings, check_settings
 from ludus.runner import Runner
@@ -131,6 +133,8 @@ class TrainingRun:
     """The hashes of skills that other runs have tested on the same test split."""
     claim: ClaimPlan | None = None
     """What the claim is compared with, after the test."""
+    sizes: SizeChoice | None = None
+    """The sizes of steps and requests that were chosen; None if they were set by hand."""
 
     @property
     def selection(self) -> tuple[Task, ...]:
@@ -139,7 +143,7 @@ class TrainingRun:
     @property
     def ledger_batch(self) -> int:
         """The rollouts of a step of the recipe `ledger`."""
-        return min(self.settings.ledger.batch_size, len(self.splits.train))
+        return min(self.settings.ledger.tasks_per_step, len(self.splits.train))
 
     def hold_reserve(self, rollouts: int, done: int) -> None:
         """Keep back what this many rollouts at the end will take of the budget, and the arms of the claim: as many as
@@ -240,6 +244,13 @@ def start_run(
     check_fit(settings, splits, proposer, optimizer is not None)
     prompts = prompts or Prompts.load()
     env, store = runner.env, runner.store
+    sizes = settle_sizes(
+        settings,
+        store,
+        Prices(find_price(policy.model), find_price(optimizer) if optimizer and proposer.needs_optimizer else None),
+        lambda: guess_run_tokens(env, policy, splits, settings, resources.rollouts),
+    )
+    settings = apply_sizes(settings, sizes)
     journal = Journal(resources.watch)
     asked = None
     if optimizer is not None:
@@ -274,6 +285,7 @@ def start_run(
         reserve=resources.reserve,
         tested_before=resources.tested_before,
         claim=resources.claim,
+        sizes=sizes,
     )
 
 

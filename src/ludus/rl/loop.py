@@ -42,6 +42,7 @@ from ludus.rl.records import (
 )
 from ludus.rl.server_exchange import NumberedGroup, ServerExchange
 from ludus.rl.settings import RlSettings
+from ludus.rl.trainer_logprobs import store_trainer_logprobs
 from ludus.rl.trainers import Trainer, TrainingRow, UpdateMetrics
 from ludus.runner import Runner
 from ludus.store import decode_record
@@ -143,6 +144,8 @@ async def run_rl(run: RlRun) -> AsyncGenerator[RlStep, None]:
             if rows:
                 update = await run.trainer.update(rows)
                 draft = msgspec.structs.replace(draft, version=update.version, metrics=update.metrics)
+                groups = [(each.number, each.group) for each in taken]
+                store_trainer_logprobs(run.runner.store, groups, rows, update.logprobs)
                 clock.lap("update")
                 model = await _get_model(run)
                 await feed.set_model(model, update.version, done + 1)

@@ -101,7 +101,7 @@ def describe_cost(cost: RlCost) -> list[str]:
     each = cost.each
     lines = [f"tokens: {prompt} in prompts, {completion} sampled; {update} for each update, if all groups are used"]
     lines.append(f"time: {'not known' if cost.seconds is None else 'about ' + format_duration(cost.seconds)}")
-    priced = "not known: set rl.dollars_per_hour (needs a known time) or rl.dollars_per_million"
+    priced = "not known: set rl.dollars_per_million, or rl.dollars_per_hour, which needs a known time: a first run's"
     lines.append(f"money: {priced if cost.dollars is None else 'about ' + format_money(cost.dollars)}")
     if each.source:
         return [*lines, f"As in {each.source}: {each.prompt_tokens + each.completion_tokens:.0f} tokens a rollout."]

@@ -3,10 +3,13 @@
 It makes a whole RL run affordable on two cores. Its tokenizer, its template and its weights are made here, from
 demonstrations: conversations of the kind that `ludus.envs.parcels` has, in which the desk is sampled at random. So it
 learns to name the color and a desk, the form of a call, to copy a number and to copy a stamp, but not which desk is
-right: that is left to RL. In some demonstrations the system text has notes such as "- red: north", and the desk follows
-them, as it should follow a skill of that form.
+right: that is left to RL. In other demonstrations the system text has random notes such as "- red: north", and the desk
+follows them. So it learns to look the color up in its instructions, as it should with a skill of that form.
 
-Making it takes about a minute on two free cores. The result is kept in the cache folder under a hash of everything that
+So small a net does not find out by itself that notes are to be looked up. Two things make it easy: a note is one token,
+so that no more than the color has to match, and the first demonstrations have one note, the next two, then more.
+
+Making it takes about a minute on one free core. The result is kept in the cache folder under a hash of everything that
 decides it.
 """
 
@@ -35,14 +38,24 @@ SPECIAL = ("[end]", "[system]", "[tools]", "[user]", "[assistant]", "[tool]")
 TEMPLATE = Path(__file__).with_name("tiny_template.jinja")
 JOINED = ("(number) Stamp.\n", "(number=")
 """Texts that are one token each, because nothing in them is ever decided."""
+NOTES = tuple(f"- {color}: {desk}" for color in COLORS.split() for desk in DESKS)
+"""All notes, and what the policy says before a call. Each is one token."""
 
 HABIT = 0.2
 """How often a demonstration without a note follows the habit of its color, and is not sampled at random."""
 HABITS = {color: DESKS[place % len(DESKS)] for place, color in enumerate(COLORS.split())}
 """The habit of each color. It has nothing to do with the right desk: it makes the policy look at the color."""
 
+LESSONS = (1, 2, 4, 8)
+"""How many notes the demonstrations of a lesson have at most, and half as many at least. Without an order like this, a
+net of this size follows none."""
+NOTED_IN_THE_END = 0.5
+"""How many of the demonstrations after the lessons have notes, of any number."""
+UNNOTED_COLOR = 0.1
+"""How often the notes say nothing about the color of the parcel."""
+
 T = TypeVar("T")
-_FORMAT = 1
+_FORMAT = 2
 """Raised when the same recipe makes other weights."""
 
 
@@ -50,8 +63,12 @@ class TinyRecipe(Struct, frozen=True, kw_only=True):
     """Everything that decides the tiny policy."""
 
     seed: int = 0
-    demonstrations: int = 6000
+    demonstrations: int = 3600
     steps: int = 600
+    lessons: float = 0.5
+    """The share of the demonstrations, and of the steps, that the lessons have."""
+    note_weight: float = 4.0
+    """The weight of a sampled note in the loss; that of other ids is 1."""
     batch: int = 32
     learning_rate: float = 3e-3
     hidden_size: int = 96
@@ -85,14 +102,15 @@ def find_tiny_policy(
 def make_tiny_policy(folder: Path, recipe: TinyRecipe, tell: Callable[[str], None] = lambda _: None) -> float:
     """Write tokenizer, template and trained weights into a folder. Returns the last loss. `tell` is called from time to
     time with how far it is."""
-    conversations = [sample_conversation(Random(f"{recipe.seed}/{n}")) for n in range(recipe.demonstrations)]
+    conversations = sample_demonstrations(recipe)
     _write_tokenizer(folder, conversations, recipe.vocabulary)
     codec = Codec.open(folder, PARSER)
     tools = tuple(tool.spec for tool in make_desks(Task(id="", prompt="")))
     told = _tell_progress("demonstrations", conversations, tell)
     rows = [retokenize(messages, tools, codec)[-1].tokens for messages in told]
+    notes = [id for note in NOTES for id in codec.tokenizer.encode(note)]
     with _use_one_thread():
-        net, loss = _imitate(rows, recipe, codec.tokenizer.size, tell)
+        net, loss = _imitate(rows, notes, recipe, codec.tokenizer.size, tell)
     save_net(net, folder)
     return loss
 
@@ -109,12 +127,35 @@ def _tell_progress(what: str, items: Sequence[T], tell: Callable[[str], None]) -
 # ---- demonstrations -------------------------------------------------------------------------------------------------
 
 
-def sample_conversation(random: Random) -> list[Message]:
-    """A conversation about one parcel."""
+def sample_demonstrations(recipe: TinyRecipe) -> list[list[Message]]:
+    """The demonstrations in the order in which they are learned from: the lessons, then all kinds."""
+    found: list[list[Message]] = []
+    for lesson, numbers in enumerate(_list_lessons(recipe)):
+        for number in numbers:
+            random = Random(f"{recipe.seed}/{number}")
+            found.append(sample_conversation(random, _choose_note_count(random, lesson)))
+    return found
+
+
+def _list_lessons(recipe: TinyRecipe) -> list[range]:
+    """The demonstrations of each lesson, and at last those that come after them."""
+    each = int(recipe.demonstrations * recipe.lessons / len(LESSONS))
+    lessons = [range(each * number, each * (number + 1)) for number in range(len(LESSONS))]
+    return [*lessons, range(each * len(LESSONS), recipe.demonstrations)]
+
+
+def _choose_note_count(random: Random, lesson: int) -> int:
+    if lesson < len(LESSONS):
+        return random.randint(max(1, LESSONS[lesson] // 2), LESSONS[lesson])
+    return random.randint(1, LESSONS[-1]) if random.random() < NOTED_IN_THE_END else 0
+
+
+def sample_conversation(random: Random, count: int) -> list[Message]:
+    """A conversation about one parcel, with so many notes."""
     colors = COLORS.split()
-    noted = random.sample(colors, random.choice((0, 0, 0, random.randint(1, 6), random.randint(1, len(colors)))))
+    noted = random.sample(colors, count)
     notes = {color: random.choice(DESKS) for color in noted}
-    color = random.choice(noted if noted and random.random() < 0.8 else colors)
+    color = random.choice(noted if noted and random.random() >= UNNOTED_COLOR else colors)
     thing, number = random.choice(THINGS.split()), random.choice(NUMBERS)
     habit = HABITS[color] if random.random() < HABIT else random.choice(DESKS)
     desk = notes.get(color, habit)
@@ -148,7 +189,7 @@ def _write_tokenizer(folder: Path, conversations: Sequence[Sequence[Message]], s
         show_progress=False,
     )
     rust.train_from_iterator(_list_texts(conversations), words)
-    cast(Any, rust).add_tokens([AddedToken(text, normalized=False) for text in JOINED])
+    cast(Any, rust).add_tokens([AddedToken(text, normalized=False) for text in (*JOINED, *NOTES)])
     rust.save(str(folder / "tokenizer.json"))
     settings = {
         "eos_token": SPECIAL[0],
@@ -182,9 +223,9 @@ def _use_one_thread() -> Generator[None]:
 
 
 def _imitate(
-    rows: Sequence[Tokens], recipe: TinyRecipe, vocabulary: int, tell: Callable[[str], None]
+    rows: Sequence[Tokens], notes: Sequence[int], recipe: TinyRecipe, vocabulary: int, tell: Callable[[str], None]
 ) -> tuple[PolicyNet, float]:
-    """Train a new net to write the sampled ids of the rows."""
+    """Train a new net to write the sampled ids of the rows. `notes` are the ids that decide."""
     torch.manual_seed(recipe.seed)
     net = PolicyNet(
         NetShape(
@@ -198,13 +239,16 @@ def _imitate(
         )
     )
     optimizer = torch.optim.AdamW(net.parameters(), lr=recipe.learning_rate, weight_decay=0.0, betas=(0.9, 0.95))
-    total = 0.0
+    total, lessons = 0.0, _list_lessons(recipe)
     for step in _tell_progress("steps", range(recipe.steps), tell):
-        chosen = Random(f"{recipe.seed}/batch/{step}").sample(rows, recipe.batch)
+        taught = lessons[min(len(LESSONS), int(step * len(LESSONS) / max(1.0, recipe.steps * recipe.lessons)))]
+        chosen = Random(f"{recipe.seed}/batch/{step}").choices(rows[taught.start : taught.stop], k=recipe.batch)
         for group in optimizer.param_groups:
             group["lr"] = recipe.learning_rate * min(1.0, (step + 1) / 50) * min(1.0, 4 * (1 - step / recipe.steps))
-        logprobs, _ = net.score_sampled(*pad_rows(chosen))
-        loss = -logprobs.mean()
+        ids, sampled = pad_rows(chosen)
+        logprobs, _ = net.score_sampled(ids, sampled)
+        deciding = torch.isin(ids[:, 1:][sampled[:, 1:]], torch.tensor(notes))
+        loss = -(logprobs * torch.where(deciding, recipe.note_weight, 1.0)).mean()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
         optimizer.step()

@@ -78,6 +78,8 @@ class _Sums:
     ratio: float = 0.0
     gradients: list[float] = field(default_factory=list[float])
     tokens: int = 0
+    logprobs: dict[int, tuple[float, ...]] = field(default_factory=dict[int, tuple[float, ...]])
+    """Of the rows of the first step, by their `id`: before it, the weights are those of the version before."""
 
 
 def open_trainer(
@@ -216,7 +218,9 @@ class TorchTrainer:
             self._optimizer.zero_grad(set_to_none=True)
             raise
         self._version += 1
-        return PolicyUpdate(version=self._version, metrics=_make_metrics(sums, self.settings, started))
+        logprobs = tuple(sums.logprobs.get(id(row), ()) for row in rows) if self.settings.minibatches == 1 else ()
+        metrics = _make_metrics(sums, self.settings, started)
+        return PolicyUpdate(version=self._version, metrics=metrics, logprobs=logprobs)
 
     def _take_step(self, rows: Sequence[TrainingRow], sums: _Sums) -> None:
         """One step of the optimizer. Raises `TrainingDiverged` before anything is changed."""
@@ -253,6 +257,10 @@ class TorchTrainer:
             loss = loss + settings.kl * apart
             sums.reference_kl += apart.item()
         (loss / total).backward()
+        if not sums.gradients:
+            counts = [sum(row.tokens.sampled[1:]) for row in rows]
+            parts = new.detach().split(counts)
+            sums.logprobs |= {id(row): tuple(part.tolist()) for row, part in zip(rows, parts, strict=True)}
         with torch.no_grad():
             sums.loss += loss.item()
             sums.kl += _estimate_kl(old, new).sum().item()

@@ -72,6 +72,8 @@ class PolicyUpdate(Struct, frozen=True, kw_only=True):
     version: int
     """The new version."""
     metrics: UpdateMetrics
+    logprobs: tuple[tuple[float, ...], ...] = ()
+    """Of each row, the logprobs of its sampled ids by the weights before the update; empty if they are not known."""
 
 
 class Trainer(Protocol):

@@ -16,6 +16,7 @@ from ludus.errors import ConfigError, LudusError, StoreError
 from ludus.http_server import JSON
 from ludus.images import FOLDER as IMAGES
 from ludus.outcome_facts import OutcomeFacts
+from ludus.rl.trainer_logprobs import read_trainer_logprobs
 from ludus.run_info import read_info
 from ludus.view.acting import StartedCommands, control_run, review_skill, write_notes
 from ludus.view.env_pages import list_environment_tasks, list_environments
@@ -169,7 +170,8 @@ def _get_tokens(request: ViewRequest) -> object:
         row = request.get_row(facts)
         rollout = request.state.shelf.take(facts, row)
         base, config = request.path.parent, facts.directory.config
-        return list_tokens(rollout, config, request.state.words, base, request.given, find_advantage(facts, row))
+        advantage, trainer = find_advantage(facts, row), read_trainer_logprobs(facts.directory, rollout)
+        return list_tokens(rollout, config, request.state.words, base, request.given, advantage, trainer)
 
 
 def _get_json(request: ViewRequest) -> object:

@@ -20,6 +20,7 @@ from ludus.errors import ConfigError, LudusError, StoreError
 from ludus.images import FOLDER as IMAGES
 from ludus.outcome_facts import OutcomeFacts
 from ludus.rl.advantages import compute_advantages
+from ludus.rl.trainer_logprobs import read_trainer_logprobs
 from ludus.store import RunDir, decode_rollout
 from ludus.types import Message, Rollout, ToolResult, Turn
 from ludus.view.facts import RunFacts
@@ -396,6 +397,7 @@ def describe_rollout(
         provenance=msgspec.to_builtins(rollout.provenance),
         facts=_bound_facts(rollout.facts),
         has_tokens=bool(row.exact or row.sampled),
+        has_trainer_logprobs=bool(read_trainer_logprobs(directory, rollout)),
         skill=rollout.provenance.skill,
         commands=_list_commands(directory.path, row, rollout),
     )
@@ -559,8 +561,10 @@ def list_tokens(
     base: Path,
     given: Parameters,
     advantage: float | None,
+    trainer: Sequence[float] = (),
 ) -> TokenPage:
-    """A page of the ids of a rollout, turn after turn; with `turn`, from the first id of that turn on."""
+    """A page of the ids of a rollout, turn after turn; with `turn`, from the first id of that turn on. `trainer`: the
+    logprobs of its sampled ids by the trainer, if they are known."""
     spans = [(n, turn.completion.tokens) for n, turn in enumerate(rollout.turns, 1) if turn.completion.tokens]
     total = sum(len(tokens) for _, tokens in spans)
     if not total:
@@ -569,6 +573,7 @@ def list_tokens(
     start = given.get_whole("start", begin, 0, total)
     end = min(total, start + given.get_whole("limit", TOKENS, 1, MOST_TOKENS))
     ids, sampled, logprobs, turns, at = list[int](), list[bool](), list[float | None](), list[int](), 0
+    by_trainer = _place_logprobs([was for _, tokens in spans for was in tokens.sampled], trainer)
     for number, tokens in spans:
         low, high = max(0, start - at), min(len(tokens), end - at)
         if low < high:
@@ -587,10 +592,19 @@ def list_tokens(
         texts=texts,
         sampled=tuple(sampled),
         logprobs=tuple(logprobs),
+        trainer_logprobs=by_trainer[start:end],
         turns=tuple(turns),
         advantage=advantage,
         note=note,
     )
+
+
+def _place_logprobs(sampled: Sequence[bool], logprobs: Sequence[float]) -> tuple[float | None, ...]:
+    """The logprobs of sampled ids at the places of all ids; empty if they are not known, or not of these ids."""
+    if not logprobs or sum(sampled) != len(logprobs):
+        return ()
+    rest = iter(logprobs)
+    return tuple(next(rest) if was else None for was in sampled)
 
 
 def find_advantage(facts: RunFacts, row: OutcomeFacts) -> float | None:

@@ -134,6 +134,17 @@ def test_tasks_of_a_block_share_one_text(world: SimpleNamespace):
         assert skills == [skills[0]] * 3 + [skills[3]] * 3
 
 
+def test_one_rollout_of_a_shared_text_ends_before_the_others_begin(world: SimpleNamespace):
+    """Only then has a server the text in its cache."""
+    settings = replace(SETTINGS, ledger=LedgerSettings(batch_size=6, block_size=3))
+    store = MemoryStore()
+    train(world, settings=settings, store=store)
+    stages = [msgspec.json.decode(body) for _, body in store.read_records("stage")]
+    sizes = [len(each["outcomes"]) for each in stages if each["stage"] == "rollout"]
+    pairs = list(zip(sizes[::2], sizes[1::2], strict=True))
+    assert set(pairs) <= {(2, 4), (1, 5)} and (2, 4) in pairs, "two texts, which may be the same"
+
+
 def test_a_limit_of_rollouts_holds_with_shipping_and_test(world: SimpleNamespace):
     records = train(world, resources=Resources(rollouts=72))
     assert count_rollouts(get_summary(records).spent) <= 72

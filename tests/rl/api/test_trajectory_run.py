@@ -78,8 +78,9 @@ class World:
         self.accepted |= {group["tokens"][0][0] for group in groups}
 
     def take(self, consumer: str, acknowledge: bool) -> None:
-        ack = next((id for id, lease in self.run.state.leases.items() if lease.consumer == consumer), None)
-        taken = self.run.take_batch(0.0, consumer, ack if acknowledge and consumer else None)
+        held = (id for id, lease in self.run.state.leases.items() if lease.consumer == consumer)
+        seen = next((id for id in held if id in self.leased), None)  # nobody acknowledges what a kill kept from them
+        taken = self.run.take_batch(0.0, consumer, seen if acknowledge and consumer else None)
         if isinstance(taken, Wait):
             return
         if consumer:
@@ -89,7 +90,7 @@ class World:
 
     def kill(self, share: float, during: str) -> None:
         """Kill the server when it has written a share of the record of one more request, and start it again."""
-        before = self.measure()
+        before, kept = self.measure(), self.keep_segments()
         groups, key = self.make_groups([2, 1]), f"killed-{self.tags}"
         waiting = {json.loads(self.run._log.read(g))["tokens"][0][0] for g in self.run.state.backlog}  # pyright: ignore[reportPrivateUsage]
         if during == "post":
@@ -100,12 +101,23 @@ class World:
         self.run.close()
         if before[0] == after[0] and after[1] > before[1]:
             os.truncate(self.folder / before[0], before[1] + int(share * (after[1] - before[1])))
+            for path in kept.iterdir():  # segments are removed after the record that makes them unused
+                if not (self.folder / path.name).exists():
+                    os.link(path, self.folder / path.name)
+        shutil.rmtree(kept)
         self.run = open_run(self.folder, lease_seconds=1e9)
         if during == "post":
             self.send(groups, key)  # the client saw no answer, and repeats the post with its key
         elif during == "take":
             left = {json.loads(self.run._log.read(g))["tokens"][0][0] for g in self.run.state.backlog}  # pyright: ignore[reportPrivateUsage]
             self.maybe_lost |= waiting - left
+
+    def keep_segments(self) -> Path:
+        """A folder with another link to each segment, so that a request cannot remove them."""
+        kept = Path(tempfile.mkdtemp(dir=self.folder))
+        for path in self.folder.glob("segment-*.log"):
+            os.link(path, kept / path.name)
+        return kept
 
     def measure(self) -> tuple[str, int]:
         newest = max(self.folder.glob("segment-*.log"))

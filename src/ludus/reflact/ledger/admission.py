@@ -5,7 +5,8 @@ situation waits. A text that was proposed before revives its line. Everything el
 about one situation the least likely one is retired.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from msgspec.structs import replace
 
@@ -41,7 +42,7 @@ def _admit(
     situation = next((s for s in ledger.situations if s.label == proposal.situation), None)
     if situation is not None and situation.is_refuted:
         return ledger, LineChange("", "dropped", "its situation does not come back", text)
-    same = next((line for line in ledger.lines if is_same_edit(line.edit, proposal.edit)), None)
+    same = find_same(ledger.lines, proposal.edit)
     ledger = _add_called(ledger, proposal)
     waiting = [
         line for line in ledger.lines if line.situation == proposal.situation and line.is_alive and line.is_untried
@@ -71,7 +72,7 @@ def _admit(
 def merge_by_line(ledger: LineLedger, proposal: LineProposal) -> LineLedger:
     """The ledger in which the proposal's situation and that of a line with the same text are one, if they spoiled a
     task in common: two names for one cause lead to the same advice. The text alone could be general advice."""
-    same = next((line for line in ledger.lines if is_same_edit(line.edit, proposal.edit)), None)
+    same = find_same(ledger.lines, proposal.edit)
     if same is None or same.passage or same.by_outcome or same.situation == proposal.situation:
         return ledger
     known = {situation.label: situation for situation in ledger.situations}
@@ -104,11 +105,19 @@ def _revive(line: Line, ledger: LineLedger, tuning: LedgerTuning) -> Line:
     return replace(line, retired=0, reason="", weight=weight, birth_weight=weight)
 
 
-def is_same_edit(one: Edit, other: Edit) -> bool:
-    """Whether two edits change the document in the same way, up to spacing."""
-    if (one.op, one.path) != (other.op, other.path):
-        return False
-    return one.content.split() == other.content.split() and one.target.split() == other.target.split()
+def find_same(lines: Iterable[Line], edit: Edit) -> Line | None:
+    """The first line that changes the document in the same way, up to spacing."""
+    op, path, content, target = edit.op, edit.path, _squeeze(edit.content), _squeeze(edit.target)
+    for line in lines:
+        own = line.edit
+        if own.op == op and own.path == path and _squeeze(own.content) == content and _squeeze(own.target) == target:
+            return line
+    return None
+
+
+@lru_cache(maxsize=4096)  # each proposal is compared with all lines
+def _squeeze(text: str) -> str:
+    return " ".join(text.split())
 
 
 def compute_prior(ledger: LineLedger, tuning: LedgerTuning) -> float:

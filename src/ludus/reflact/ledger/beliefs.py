@@ -113,10 +113,14 @@ def compute_slopes(ledger: LineLedger, called: Mapping[str, Sequence[str]]) -> d
         for task in tasks:
             helped[task] = helped.get(task, 0.0) + gain
     base = beliefs.get("base", _BASE).mean
+    effects = [  # of each working line: how the names of its effects begin, the prior, and what any such line adds
+        (name_effect(line, ""), _PASSAGE, 0.0) if is_passage(line) else (name_effect(line, ""), _EFFECT, any_effect)
+        for line in ledger.working
+    ]
     starts = {
         kind: base
         + beliefs.get(f"kind/{kind}", _KIND).mean
-        + sum(get_effect(beliefs, line, kind).mean + (not is_passage(line)) * any_effect for line in ledger.working)
+        + sum([beliefs.get(prefix + kind, prior).mean + added for prefix, prior, added in effects])
         for kind in set(ledger.seen.values())
     }
     densities: dict[str, list[float]] = {kind: [] for kind in starts}

@@ -60,9 +60,9 @@ def _credit_line(
     line: Line, reading: Reading, named: Sequence[str], situations: dict[str, Situation], tuning: LedgerTuning
 ) -> Line:
     """The line after one rollout that had it in its text."""
-    situation = situations.get(line.situation, Situation(label=line.situation))
     happened = line.situation in named
-    if not line.passage and (happened or reading.task in situation.called):
+    if not line.passage and (happened or _is_called(situations, line.situation, reading.task)):
+        situation = situations.get(line.situation) or Situation(label=line.situation)
         line = replace(
             line,
             weight=compute_weight(line.weight, situation.rate, happened=happened, slip=tuning.slip),
@@ -91,9 +91,9 @@ def _count_controls(
     reading: Reading, named: Sequence[str], present: Iterable[Line], situations: dict[str, Situation]
 ) -> None:
     """Count the situations that no line of the text is about, and the tasks that call for a line."""
-    covered = {line.situation for line in present}
+    covered, task = {line.situation for line in present}, reading.task
     for label, situation in situations.items():
-        if reading.task in situation.called and label not in covered:
+        if task in situation.called and label not in covered:
             again = label in named
             situations[label] = replace(situation, tries=situation.tries + 1, named=situation.named + again)
     for label in named:

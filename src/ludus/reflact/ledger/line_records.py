@@ -4,6 +4,8 @@ A `Line` is one edit of the initial skill, with the log-odds that it works. A `S
 analysts have named, such as "the unit is missing". Lines about the same situation compete: at most one of them is in a
 text. `LineLedger` is everything that is known about them, as one frozen value. It follows from the readings of all
 rollouts: `ludus.reflact.ledger.credit` adds the readings of a step.
+
+There are thousands of these records, and none can be part of a cycle: `gc=False` spares the collector to visit them.
 """
 
 import math
@@ -15,7 +17,7 @@ from ludus.reflact.ledger.passages import drop_passages, list_passages
 from ludus.skill import Edit, Skill, apply_edits
 
 
-class Line(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Line(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One line that was proposed: an edit of the initial skill, and the evidence for and against it."""
 
     id: str
@@ -74,7 +76,7 @@ class Line(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return not self.is_alive or abs(self.weight - self.birth_weight) > 1.2
 
 
-class Situation(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Situation(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A cause of failures, with a label that stays the same."""
 
     label: str
@@ -96,14 +98,14 @@ class Situation(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.tries >= 6 and self.rate < 0.1
 
 
-class Gaussian(Struct, frozen=True, array_like=True):
+class Gaussian(Struct, frozen=True, array_like=True, gc=False):
     """A belief about one number."""
 
     mean: float
     variance: float
 
 
-class Assessment(Struct, frozen=True, array_like=True):
+class Assessment(Struct, frozen=True, array_like=True, gc=False):
     """What a line is worth, in accuracy."""
 
     gain: float
@@ -146,23 +148,23 @@ class LineLedger(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def get_lines(self, ids: Iterable[str]) -> tuple[Line, ...]:
         """The lines with these ids, in the order of birth."""
         wanted = set(ids)
-        return tuple(line for line in self.lines if line.id in wanted)
+        return tuple([line for line in self.lines if line.id in wanted])  # a list is faster than a generator
 
     @property
     def alive(self) -> tuple[Line, ...]:
-        return tuple(line for line in self.lines if not line.retired)
+        return tuple([line for line in self.lines if not line.retired])
 
     @property
     def passages(self) -> tuple[Line, ...]:
         """The passages of the initial skill that are on trial, the retired ones too."""
-        return tuple(line for line in self.lines if line.passage)
+        return tuple([line for line in self.lines if line.passage])
 
     def compose(self, base: Skill, lines: Sequence[Line]) -> tuple[Skill, tuple[str, ...]]:
         """The text with these lines, and the ids of those that are in it."""
         return compose_text(base, lines, self.passages)
 
 
-class Reading(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Reading(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What one training rollout says about lines."""
 
     task: str

@@ -130,7 +130,7 @@ async def take_ledger_step(run: TrainingRun, state: RunState) -> Step:
 
     # 2 rollout
     seed = derive_step_seed(run.settings.seed, number)
-    rollouts = await run.runner.run_trials([Trial(sample.skill, sample.task, seed) for sample in samples], "rollout")
+    rollouts = await run_samples(run, samples, seed)
     clock.lap("rollout")
 
     # 3 read
@@ -223,8 +223,9 @@ def sample_step(run: TrainingRun, ledger: LineLedger, base: Skill, number: int) 
     tasks = {task.id: task for task in run.splits.train}
     groups = group_rivals(ledger)
     chosen, samples = (*targeted, *others), list[SampledTrial]()
-    for start in range(0, len(chosen), settings.ledger.block_size):
-        block = chosen[start : start + settings.ledger.block_size]
+    sharing = settings.ledger.tasks_per_text
+    for start in range(0, len(chosen), sharing):
+        block = chosen[start : start + sharing]
         passages = sample_passages(ledger, random)
         lines = drop_own_lines(sample_lines(groups, settings.ledger.tuning, random, passages), block)
         skill, present = ledger.compose(base, lines)
@@ -236,6 +237,24 @@ def record_samples(store: Store, step: int, samples: Sequence[SampledTrial]) -> 
     """Store which lines each text has, before it is run."""
     body = to_json(SampleRecord(step, {sample.skill.hash: sample.lines for sample in samples}))
     store.put_record(hashlib.sha256(DRAWS.encode() + body).hexdigest()[:32], DRAWS, body)
+
+
+# ---- 2 rollout ------------------------------------------------------------------------------------------------------
+
+
+async def run_samples(run: TrainingRun, samples: Sequence[SampledTrial], seed: int) -> list[Rollout]:
+    """The rollouts of a step. Of those with the same text one runs first: a server that caches prompts has the text
+    only when it has answered a request with it."""
+    trials = [Trial(sample.skill, sample.task, seed) for sample in samples]
+    if run.settings.ledger.tasks_per_text == 1:
+        return await run.runner.run_trials(trials, "rollout")
+    first = {trial.skill: place for place, trial in reversed(list(enumerate(trials)))}
+    begun = sorted(first.values())
+    left = [place for place in range(len(trials)) if place not in begun]
+    done = await run.runner.run_trials([trials[place] for place in begun], "rollout")
+    if left:
+        done += await run.runner.run_trials([trials[place] for place in left], "rollout", earlier=done)
+    return [rollout for _, rollout in sorted(zip((*begun, *left), done, strict=True), key=lambda pair: pair[0])]
 
 
 # ---- 3 read ---------------------------------------------------------------------------------------------------------
@@ -252,7 +271,7 @@ async def read_rollouts(
     """What each rollout says, and what the analysts propose."""
     readings = _make_readings(samples, rollouts, view.settings)
     failed = [place for place, reading in enumerate(readings) if reading.passed is False]
-    size = view.settings.minibatch_size
+    size = view.settings.rollouts_per_request
     parts = [failed[start : start + size] for start in range(0, len(failed), size)]
     async with open_task_group() as group:
         asked = [

@@ -23,7 +23,7 @@ def plan_rollouts(settings: TrainSettings, train: int, test: int, limit: int | N
     Without a limit, every train task is used as often as there are epochs, on average. If these are not set, few tasks
     are used more often: the evidence for a line comes from rollouts.
     """
-    reserve, batch = settings.shipping.reserve, min(settings.ledger.batch_size, train)
+    reserve, batch = settings.shipping.reserve, min(settings.ledger.tasks_per_step, train)
     if limit is None:
         least = batch if settings.epochs else max(batch, LEAST_ROLLOUTS)
         return RolloutPlan(max(least, settings.epoch_count * train), None)

@@ -63,11 +63,13 @@ class LedgerTuning(Settings, frozen=True, kw_only=True, omit_defaults=True):
 class LedgerSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
     """How the recipe `ledger` trains."""
 
-    batch_size: Count = 8
-    """Train tasks per step. Half of them are chosen because they say something about undecided lines."""
-    block_size: Count = 1
-    """How many tasks of a step share one text. 1: each rollout has a text of its own, which teaches most. More
-    tasks per text save tokens if the server caches prompts."""
+    batch_size: Count | Literal["auto"] = "auto"
+    """Train tasks per step. Half of them are chosen because they say something about undecided lines. `auto`: 8; with
+    `minibatch_size` also `auto`, 24 where the prices of the models say that this costs less for the same result."""
+    block_size: Count | Literal["auto"] = "auto"
+    """How many tasks of a step share one text. 1: each rollout has a text of its own, which teaches most. More tasks
+    per text save tokens if the server caches prompts. `auto`: 1, or more where `model.price.cached` says that this
+    saves more than the further rollouts cost."""
     passages: Literal["trial", "keep"] = "trial"
     """Passages of the initial skill. `trial`: they are lines like any other: left out now and then, suspected, retired,
     and left out of what is shipped. `keep`: they stay. Front matter, regions of the trainer and what lies between
@@ -76,6 +78,16 @@ class LedgerSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
     """The most proposals of a step that become lines."""
     tuning: LedgerTuning = LedgerTuning()
     """The constants of the ledger."""
+
+    @property
+    def tasks_per_step(self) -> int:
+        """The batch size, where nothing was chosen the default."""
+        return 8 if self.batch_size == "auto" else self.batch_size
+
+    @property
+    def tasks_per_text(self) -> int:
+        """The block size, where nothing was chosen the default."""
+        return 1 if self.block_size == "auto" else self.block_size
 
     added_later: ClassVar[tuple[str, ...]] = ("passages",)
     assumed_before: ClassVar[Mapping[str, Any]] = {"passages": "keep"}

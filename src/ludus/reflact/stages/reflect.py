@@ -57,7 +57,7 @@ REPLIES: dict[UpdateMode, type[AnalystReply[Any]]] = {
 
 async def reflect(view: View, batch: int, rollouts: AsyncIterator[Rollout]) -> tuple[Reflection, ...]:
     """Have every minibatch of a batch read. Returns the reflections on failures, then those on successes."""
-    size = view.settings.minibatch_size
+    size = view.settings.rollouts_per_request
     waiting: dict[Source, list[Rollout]] = {"failure": [], "success": []}
     reading: dict[Source, list[asyncio.Task[Reflection]]] = {"failure": [], "success": []}
     async with open_task_group() as group:

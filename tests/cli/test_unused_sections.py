@@ -37,7 +37,7 @@ def test_every_section_is_used_by_a_command():
         (["evaluate", "sums.py", "--budget.rollouts", "3"], "it is for train, audit-skill, headroom, review"),
         (["process", "sums.py", "--train.epochs", "3"], "it is for train, audit-skill, headroom, review"),
         (["train", "sums.py", "--rl.steps", "3"], "it is for headroom, rl"),
-        (["headroom", "sums.py", "--tracking.use", "x"], "it is for evaluate, process, batch, train, serve, rl"),
+        (["headroom", "sums.py", "--tracking.use", "x"], "it is for evaluate, process, batch, train, sleep, serve, rl"),
         (["rl", "sums.py", "--model.name", "x"], "--model.name has no effect on `ludus rl`"),
         (["validate", "sums.py", "--model.name", "x"], "--model.name has no effect on `ludus validate`"),
         (["api", "--serve.steps", "3"], "--serve.steps has no effect on `ludus api`"),

@@ -107,6 +107,18 @@ COMMANDS = (
         "ludus.library.curate_command",
     ),
     Listing(
+        "train",
+        "sleep",
+        "train a skill on past sessions, and stage what comes out, on this machine",
+        "ludus.sleep.command",
+    ),
+    Listing(
+        "train",
+        "adopt",
+        "put what ludus sleep has staged in place of the live skill, or take it back",
+        "ludus.sleep.adopt_command",
+    ),
+    Listing(
         "serve",
         "serve",
         "send groups of scored rollouts to a trajectory server, for a trainer of weights",

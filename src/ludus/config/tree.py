@@ -30,6 +30,7 @@ from ludus.rl.worker_settings import ServeSettings
 from ludus.runner import RunSettings
 from ludus.sandbox.backends import SandboxSettings
 from ludus.settings import Settings
+from ludus.sleep_settings import SleepSettings
 from ludus.tools.settings import ToolsSettings
 from ludus.trackers import TrackingSettings
 from ludus.trigger_settings import TriggerSettings
@@ -97,6 +98,7 @@ class Config(Settings, frozen=True):
     plan: PlanSettings = PlanSettings()
     triggers: TriggerSettings = TriggerSettings()
     library: LibrarySettings = LibrarySettings()
+    sleep: SleepSettings = SleepSettings()
 
 
 SECTIONS: Mapping[str, Any] = {f.name: f.type for f in msgspec.structs.fields(Config) if f.name != "options"}
@@ -114,8 +116,8 @@ PACKAGES = frozenset({"library"})
 WEIGHTS = frozenset({"rl", "trainer", "serve", "api", "tracking"})
 """Sections that only the training of weights uses. Batches do not record them."""
 
-PLAN = frozenset({"plan"})
-"""The section of a plan. No run records it: it says nothing about what is run."""
+PLAN = frozenset({"plan", "sleep"})
+"""The sections of a plan and of a night. No run records them: they say nothing about what is run."""
 
 
 def _list_changeable() -> Iterator[str]:

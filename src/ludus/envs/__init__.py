@@ -20,6 +20,7 @@ BUILTIN: Mapping[str, str] = MappingProxyType(
         "officeqa": "ludus.envs.officeqa:OfficeQA",
         "orders": "ludus.envs.orders:Orders",
         "parcels": "ludus.envs.parcels:Parcels",
+        "past-work": "ludus.sleep.past_env:PastWork",
         "prompts": "ludus.trajectories.prompt_env:PromptEnv",
         "reasoning-gym": "ludus.envs.reasoning:ReasoningGym",
         "repair": "ludus.envs.repair:Repair",

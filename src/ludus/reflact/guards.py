@@ -18,7 +18,7 @@ answer passes, unless the verifier does not look at the reference. `make_canarie
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
-from typing import Literal, TypeVar, get_args
+from typing import Literal, TypeVar, cast, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -154,10 +154,16 @@ class Guard:
     def _get_answers(self, split: str) -> Mapping[str, str]:
         """The reference answers of a split that are long enough and belong to few tasks, with one of these."""
         if split not in self._answers:
-            texts = ((task.answer, task.id) for task in self._splits[split] if isinstance(task.answer, str))
+            texts = ((text, task.id) for task in self._splits[split] for text in _list_answers(task.answer))
             long = ((text, id) for text, id in texts if len(text.strip()) >= self._settings.answer_chars)
             self._answers[split] = _keep_rare((" ".join(_split_words(text)), id) for text, id in long)
         return self._answers[split]
+
+
+def _list_answers(answer: object) -> list[str]:
+    """The texts that an answer is, or that an answer of several fields has."""
+    values = cast("Mapping[str, object]", answer).values() if isinstance(answer, Mapping) else (answer,)
+    return [value for value in values if isinstance(value, str)]
 
 
 def _list_secrets(text: str) -> set[str]:

@@ -45,6 +45,8 @@ from ludus.reflact.review_measure import measure_review, require_summary
 from ludus.reflact.training_run import Resources, read_records, start_run
 from ludus.reflact.training_tables import read_train_settings
 from ludus.run import Run, run_to_end
+from ludus.sleep.night import NIGHT
+from ludus.sleep.night import RUN as TRAINING_RUN
 from ludus.store import RunDir
 
 
@@ -75,6 +77,7 @@ class ReviewArguments(TrainArguments):
 
 
 def run(arguments: ReviewArguments) -> int:
+    arguments.run = _find_training(Path(arguments.run))
     arguments.out = arguments.run
     arguments.quiet = arguments.json
     if arguments.list:
@@ -88,6 +91,12 @@ def run(arguments: ReviewArguments) -> int:
     elif not arguments.measure:
         return _walk(arguments)
     return _measure(arguments) if arguments.measure else 0
+
+
+def _find_training(path: Path) -> str:
+    """The run at a path; that of a night of `ludus sleep`, if it is the folder of one."""
+    runs = sorted(path.glob(f"*/{TRAINING_RUN}")) if (path / NIGHT).is_file() else []
+    return str(runs[0]) if len(runs) == 1 else str(path)
 
 
 def _read_secrets(arguments: ReviewArguments, directory: RunDir) -> tuple[str, ...]:

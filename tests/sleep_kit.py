@@ -9,10 +9,11 @@ from pathlib import Path
 
 from tests.cli_kit import is_killed
 
+from ludus.skill_folder import read_skill
 from ludus.sleep import live_tree as trees
 from ludus.sleep.adoption import NewFile
 from ludus.sleep.live_tree import Tree, select_package
-from ludus.sleep.night import PROPOSED, RECEIPT, Receipt, make_private, write_struct
+from ludus.sleep.night import NIGHT, PROPOSED, Night, Receipt, make_private, write_receipt, write_struct
 
 CHANGES = {f"os.{name}" for name in ("rename", "mkdir", "remove", "rmdir", "chmod", "symlink", "truncate", "utime")}
 """Audit events of what a process does to a disk."""
@@ -75,14 +76,16 @@ def stage(night: Path, live: Path, files: Mapping[str, bytes], executable: froze
         skill=night.name,
         live=str(live),
         base="base",
-        proposal="proposal",
+        proposal=read_skill(night / PROPOSED / live.name).hash,
         base_files=base,
         proposed_files=target,
         changes=tuple(trees.list_changes(base, target)),
         measured=True,
         claim="better",
     )
-    write_struct(night / RECEIPT, receipt)
+    if not (night.parent / NIGHT).exists():
+        write_struct(night.parent / NIGHT, Night(name=night.parent.name, begun=0.0, status="staged"))
+    write_receipt(night, receipt)
     return receipt
 
 

@@ -20,7 +20,6 @@ network file system without working `flock` are not supported.
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -42,6 +41,7 @@ from ludus.images import IMAGE_MARK, extract_images, restore_images
 from ludus.outcome_facts import COLUMNS, CREATE, INDEX, INSERT, TEXTS, TRIGGER, OutcomeFacts, make_facts
 from ludus.sandbox.file_tree import CollectedFiles, KeptSizes, join_files, measure_files, split_files
 from ludus.types import Failure, Rollout
+from ludus.whole_files import take_lock, write_whole
 
 CONFIG = "config.json"
 STORE = "store.sqlite"
@@ -564,14 +564,12 @@ def refuse_other_system(path: Path) -> None:
 def _acquire_lock(path: Path) -> int:
     """Take the lock. It is an open file, so it is released when the process ends for any reason."""
     fd = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not take_lock(fd):
         owner = os.read(fd, 300).decode(errors="replace").strip() or "unknown"
         os.close(fd)
         raise StoreError(
             f"{path} is in use by another process (pid {owner}): wait for it or end it, or name another --out"
-        ) from None
+        )
     os.ftruncate(fd, 0)
     os.pwrite(fd, f"{os.getpid()} on {socket.gethostname()}\n".encode(), 0)
     return fd
@@ -684,24 +682,7 @@ def _check_format(db: sqlite3.Connection, path: Path) -> None:
 
 def _replace_file(path: Path, chunks: Iterable[bytes]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(
-        f".{path.name}.tmp"
-    )  # there is one writer, so one name is enough: a file left by a killed process is overwritten
-    try:
-        with temporary.open("wb") as file:
-            for chunk in chunks:
-                file.write(chunk)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    write_whole(path, chunks)
 
 
 def _write_all(fd: int, data: bytes) -> None:

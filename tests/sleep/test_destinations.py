@@ -44,6 +44,11 @@ LOCAL = ("model.base_url", "http://127.0.0.1:1/v1", "model.name", "m")
         (("sandbox.network", "true"), "sandbox.network"),
         (("sandbox.backend", "ssh", "sandbox.ssh.hosts", "[h]"), "sandbox.backend: ssh"),
         (("tools.enabled", "[terminal, web]"), "tools.enabled: web"),
+        (("tools.enabled", "[debugging]"), "tools.enabled: debugging"),
+        (("tools.enabled", "[terminal, 'mine.py:post']"), "tools.enabled: mine.py:post"),
+        (("tools.distribution", "terminal_web"), "tools.distribution terminal_web: web"),
+        (("tools.distributions.d", "{terminal: 50, moa: 1}", "tools.distribution", "d"), "tools.distribution d: moa"),
+        (("train.proposer", "mine.py:Proposer"), "train.proposer: mine.py:Proposer"),
         (("engine.type", "ray"), "engine.type: ray"),
         (("tracking.use", "[wandb]"), "tracking.use: wandb"),
     ],
@@ -59,7 +64,14 @@ def test_what_leaves_is_refused_by_name_and_can_be_allowed(words: tuple[str, ...
 
 
 def test_models_on_this_machine_need_no_permission():
-    for words in (LOCAL, ("model.type", "embedded"), ("tracking.use", "[tensorboard]")):
+    tools = ("tools.enabled", "[coding]", "tools.disabled", "[web]")
+    for words in (
+        LOCAL,
+        ("model.type", "embedded"),
+        tools,
+        ("tools.distribution", "terminal_only"),
+        ("tracking.use", "[tensorboard]"),
+    ):
         config = read(*words)
         assert require_permission(config, list_models(config, has_optimizer=True)) == []
 

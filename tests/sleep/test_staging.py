@@ -9,7 +9,7 @@ from ludus.errors import ConfigError
 from ludus.skill import Skill, render_file
 from ludus.skill_folder import read_skill
 from ludus.sleep.adoption import adopt
-from ludus.sleep.night import DIFF, PROPOSED, RECEIPT, Receipt, read_struct
+from ludus.sleep.night import DIFF, NIGHT, PROPOSED, RECEIPT, Night, Receipt, read_struct, write_struct
 from ludus.sleep.staging import make_files, read_base_diff, read_live, stage, write_diff
 
 
@@ -28,6 +28,7 @@ def test_a_package_is_staged_and_adopted(tmp_path: Path):
     path = write_live(tmp_path / "skills")
     live = read_live(path)
     skill = change(live.skill, "every field", "every field, dates as ISO").remove_file("references/old.md")
+    write_struct(tmp_path / NIGHT, Night(name="n", begun=0.0))
     receipt = stage(tmp_path / "night", live, skill, make_receipt(path))
     assert receipt.changes == ("SKILL.md has other content", "references/old.md was removed")
     assert (receipt.base, receipt.proposal) == (live.skill.hash, skill.hash)

@@ -21,6 +21,7 @@ from ludus.library.curation import (
     apply_in_place,
     keep_decision,
     list_accepted,
+    list_edited,
     read_decisions,
     write_copy,
 )
@@ -125,6 +126,8 @@ def _write(arguments: CurateArguments, path: Path, report: LibraryReport, decisi
         return arguments.to
     plan = apply_in_place(path, report, accepted)
     print_notice(f"{plan.folder} has {', '.join(plan.changes)}; what was there before is in {plan.backup}")
+    for edited in list_edited(plan, report):
+        print_notice(f"{edited} was changed after the measurement; that change is in the backup only")
     return plan.folder
 
 

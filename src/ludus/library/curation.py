@@ -7,13 +7,12 @@ on where it was when it is asked again, and nothing is lost meanwhile. Only fold
 not followed, and a library that is no longer the one that was measured is refused.
 """
 
-import fcntl
 import os
 import secrets
 import shutil
 import time
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
@@ -25,8 +24,9 @@ from ludus.errors import ConfigError, suggest
 from ludus.library.measurement import LibraryReport
 from ludus.library.proposals import LibraryChange, apply_changes
 from ludus.skill import DOCUMENT, Skill
-from ludus.skill_folder import write_package
-from ludus.skill_library import SkillLibrary, make_library, read_packages
+from ludus.skill_folder import read_package, write_package
+from ludus.skill_library import SkillLibrary, make_library, make_package, read_packages
+from ludus.whole_files import take_lock, write_whole
 
 DECISIONS = "decisions.jsonl"
 PLACED = "placed.json"
@@ -67,15 +67,37 @@ class PlacementPlan(Struct, frozen=True, kw_only=True):
 
 def read_decisions(run: Path, report: LibraryReport) -> dict[str, CurateDecision]:
     """The last decision about each proposal, by its id. Those about an earlier measurement do not count."""
-    lines = (msgspec.json.decode(line, type=CurateDecision) for line in _read_whole(run).splitlines())
-    return {each.change: each for each in lines if each.library == report.hash}
+    found: dict[str, CurateDecision] = {}
+    ids = [change.id for change in report.changes]
+    for number, line in enumerate(_read_whole(run).splitlines(), 1):
+        decision = _parse_decision(line, f"{run / DECISIONS}, line {number}")
+        if decision.library != report.hash:
+            continue
+        if decision.change not in ids:
+            raise ConfigError(
+                f"{run / DECISIONS}, line {number}: change: there is no proposal {decision.change}; "
+                f"{suggest(decision.change, ids)}"
+            )
+        found[decision.change] = decision
+    return found
+
+
+def _parse_decision(line: bytes, place: str) -> CurateDecision:
+    try:
+        return msgspec.json.decode(line, type=CurateDecision)
+    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
+        raise ConfigError(f"{place} is no decision ({error}): correct the line or remove it") from None
 
 
 def _read_whole(run: Path) -> bytes:
-    """The decisions so far. A line that was cut off is none."""
+    """The decisions so far. A line that was cut off is none; an editor may have left out the end of the last line."""
     file = run / DECISIONS
     found = file.read_bytes() if file.exists() else b""
-    return found[: found.rfind(b"\n") + 1]
+    last = found[found.rfind(b"\n") + 1 :]
+    with suppress(ConfigError):
+        if last and _parse_decision(last, ""):
+            return found + b"\n"
+    return found.removesuffix(last) if last else found
 
 
 def keep_decision(path: Path, report: LibraryReport, decision: CurateDecision) -> CurateDecision:
@@ -91,7 +113,7 @@ def keep_decision(path: Path, report: LibraryReport, decision: CurateDecision) -
         raise ConfigError(f"curate: why is {decision.change} rejected? Say it with --reason: who reads it later asks")
     kept = msgspec.structs.replace(decision, time=time.time(), library=report.hash)
     with _lock(path):
-        _replace(path / DECISIONS, _read_whole(path) + to_json(kept) + b"\n")
+        write_whole(path / DECISIONS, [_read_whole(path), to_json(kept), b"\n"])
     return kept
 
 
@@ -100,22 +122,26 @@ def _lock(run: Path) -> Generator[None]:
     """One process at a time decides about a run, or writes what was decided."""
     handle = os.open(run / ".curate.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(f"{run}: another `ludus curate` is writing: try again when it has ended") from None
+        if not take_lock(handle):
+            raise ConfigError(f"{run}: another `ludus curate` is writing: try again when it has ended")
         yield
     finally:
         os.close(handle)
 
 
-def _replace(file: Path, data: bytes) -> None:
-    new = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
+@contextmanager
+def _lock_library(folder: str) -> Generator[None]:
+    """One process at a time changes packages of a library: `ludus adopt` takes this lock, too."""
     try:
-        new.write_bytes(data)
-        new.rename(file)
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise ConfigError(f"{folder}: the library that was measured cannot be opened: {error.strerror}") from None
+    try:
+        if not take_lock(handle):
+            raise ConfigError(f"{folder}: another process changes its skills: try again when it has ended")
+        yield
     finally:
-        new.unlink(missing_ok=True)
+        os.close(handle)
 
 
 def list_accepted(report: LibraryReport, decisions: Mapping[str, CurateDecision]) -> list[LibraryChange]:
@@ -221,6 +247,40 @@ def read_plan(directory: Path) -> PlacementPlan | None:
         return msgspec.json.decode((directory / PLACED).read_bytes(), type=PlacementPlan)
     except FileNotFoundError:
         return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{directory / PLACED} cannot be read ({error}): put back a copy of it") from None
+
+
+def check_plan(plan: PlacementPlan, report: LibraryReport) -> None:
+    """Check a plan that was read from a run before anything is moved: it is a file that others may have written.
+
+    Raises:
+        ConfigError: it would touch something else than packages of this library, or what is staged was changed.
+    """
+    folder = os.path.realpath(report.folder)
+    backup, staging = Path(plan.backup), Path(plan.staging)
+    places = [(path, folder) for path in (*plan.removed, *plan.written)]
+    places += [(path, plan.backup) for path in plan.removed.values()]
+    places += [(path, plan.staging) for path in plan.written.values()]
+    places += [(plan.backup, str(Path(folder).parent)), (plan.staging, str(Path(folder).parent))]
+    wrong = [path for path, above in places if os.path.normpath(path) != path or str(Path(path).parent) != above]
+    name = Path(folder).name
+    if not backup.name.startswith(f"{name}.backup-") or not staging.name.startswith(f".{name}."):
+        wrong.append(plan.backup)
+    if wrong or plan.folder != folder:
+        place = (wrong or [plan.folder])[0]
+        raise ConfigError(f"{PLACED}: {place} is no place of a library in {folder}: remove the file")
+    after = apply_changes(report.library, [change for change in report.changes if change.id in plan.changes])
+    skills = {package.name: package.skill for package in after.packages}
+    for staged in map(Path, plan.written.values()):
+        if staged.exists() and read_package(staged) != skills.get(staged.name):
+            raise ConfigError(f"{staged} is not what was accepted: it was changed later. Remove it and {PLACED}")
+
+
+def list_edited(plan: PlacementPlan, report: LibraryReport) -> list[str]:
+    """The packages in the backup that somebody has changed after the measurement, while they were replaced."""
+    kept = {path: make_package(read_package(Path(path))) for path in plan.removed.values()}
+    return [path for path, package in kept.items() if package not in report.library.packages]
 
 
 def is_placed(plan: PlacementPlan) -> bool:
@@ -235,13 +295,15 @@ def apply_in_place(run: Path, report: LibraryReport, changes: Sequence[LibraryCh
     Raises:
         ConfigError: it cannot be done safely. Then nothing was changed.
     """
-    with _lock(run):
+    with _lock(run), _lock_library(report.folder):
         plan = read_plan(run)
-        if plan is None or is_placed(plan):
+        if plan is not None and not is_placed(plan):
+            check_plan(plan, report)
+        else:
             stamp = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
             plan = plan_placement(report, changes, stamp)
             stage_packages(plan, report, changes)
-            _replace(run / PLACED, to_json(plan))
+            write_whole(run / PLACED, [to_json(plan)])
         try:
             place_packages(plan)
         except OSError as error:

@@ -9,11 +9,12 @@ before: if somebody wrote to it in between, it is exchanged back. So no foreign 
 
 The journal is written before each of these steps. A process may be killed anywhere: the next call reads the journal,
 looks at what is there, and finishes or takes back what was begun (`_recover`). Files that are no part of a package,
-such as `.git`, stay as they are. The lock is that of the folder that the skill is in: one adoption at a time.
+such as `.git`, stay as they are. The lock is that of the folder that the skill is in, which `ludus curate --apply`
+takes, too.
 """
 
-import fcntl
 import os
+import re
 import secrets
 import time
 from collections.abc import Generator, Mapping
@@ -25,9 +26,20 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ludus.errors import ConfigError, StoreError
+from ludus.skill_folder import read_skill
 from ludus.sleep import live_tree as trees
 from ludus.sleep.live_tree import NewFile, Tree, hash_tree, list_changes, select_package
-from ludus.sleep.night import ADOPTION, BACKUP, PROPOSED, Receipt, make_private, read_struct, write_struct
+from ludus.sleep.night import (
+    ADOPTION,
+    BACKUP,
+    PROPOSED,
+    Receipt,
+    find_receipt_fault,
+    make_private,
+    read_struct,
+    write_struct,
+)
+from ludus.whole_files import take_lock
 
 AdoptionOp = Literal["adopt", "revert"]
 Stage = Literal["building", "built", "exchanged"]
@@ -81,6 +93,8 @@ def adopt(folder: Path, receipt: Receipt, who: str, op: AdoptionOp = "adopt") ->
         ConfigError: the live skill is not what it has to be, so nothing was done. The message names what changed.
         StoreError: something cannot be read or written. The live skill is the old one or the new one.
     """
+    if fault := find_receipt_fault(folder, receipt):
+        raise ConfigError(fault)
     live = Path(receipt.live)
     try:
         with trees.open_parent(live) as parent, _lock(parent, live):
@@ -95,6 +109,8 @@ def adopt(folder: Path, receipt: Receipt, who: str, op: AdoptionOp = "adopt") ->
 
 def find_obstacle(folder: Path, receipt: Receipt, op: AdoptionOp = "adopt") -> list[str]:
     """Why a patch cannot be adopted or reverted now, in words; nothing if it can. Changes nothing."""
+    if fault := find_receipt_fault(folder, receipt):
+        return [fault]
     live = Path(receipt.live)
     with trees.open_parent(live) as parent:
         if not trees.exists(parent, live.name):
@@ -110,12 +126,8 @@ def _get_expected(receipt: Receipt, op: AdoptionOp) -> Tree:
 @contextmanager
 def _lock(parent: int, live: Path) -> Generator[None]:
     """Hold the lock of the folder that a live skill is in. It ends with the process."""
-    try:
-        fcntl.flock(parent, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise StoreError(
-            f"another process adopts or reverts a skill in {live.parent}: wait until it has ended"
-        ) from None
+    if not take_lock(parent):
+        raise StoreError(f"another process changes skills in {live.parent}: wait until it has ended")
     yield
 
 
@@ -125,6 +137,13 @@ class _Adoption:
     def __init__(self, folder: Path, receipt: Receipt, parent: int, name: str) -> None:
         self.folder, self.receipt, self.parent, self.name = folder, receipt, parent, name
         self.state = read_adoption(folder)
+        if (pending := self.state.pending) and not re.fullmatch(
+            rf"\.{re.escape(name)}{re.escape(_MARK)}[0-9a-f]{{12}}", pending.name
+        ):
+            raise ConfigError(
+                f"{folder / ADOPTION}: pending.name: {pending.name!r} is not the name of a copy, and it "
+                "would be removed: put the file back as it was"
+            )
 
     def run(self, op: AdoptionOp, who: str) -> AdoptionReceipt:
         finished = self._recover()
@@ -174,6 +193,8 @@ class _Adoption:
                     f"{staged} is not what was staged: {'; '.join(changed[:5])}. Put it back, and make "
                     "changes of your own after adopting"
                 )
+            if (hash := read_skill(staged).hash) != self.receipt.proposal:
+                raise ConfigError(f"{staged} is skill {hash}, and {self.receipt.proposal} was measured: sleep again")
             return trees.read_package_files(night, self.name)
 
     def _read_backup(self) -> Mapping[str, NewFile]:

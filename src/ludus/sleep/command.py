@@ -28,7 +28,7 @@ from ludus.config import Config, to_record, to_yaml
 from ludus.config.build_models import build_ledger, build_model
 from ludus.config.build_training import build_proposer, build_train_settings, has_optimizer
 from ludus.config.secrets import find_session_folders, list_secrets
-from ludus.config.tree import TRAINING, SameSettings
+from ludus.config.tree import TRAINING, NoModelSettings, SameSettings
 from ludus.encoding import canonical, to_json
 from ludus.errors import ConfigError, LudusError
 from ludus.models.ledger import Ledger, RunBudget
@@ -130,6 +130,9 @@ def _check_settings(config: Config, arguments: SleepArguments) -> None:
         raise ConfigError("data: ludus sleep divides the tasks itself, once and for all nights: leave it out")
     instead = {"run.seed": "train.seed", "env.split": "--since", "env.limit": "sleep.sessions and sleep.tasks"}
     refuse_batch_settings(config, "to sleep", instead)
+    for name in ("judge", "second_judge"):
+        if not isinstance(getattr(config, name), NoModelSettings):
+            raise ConfigError(f"{name}: ludus sleep scores with checkers, and shows no judge past work: leave it out")
     build_train_settings(config)
     build_proposer(config.train)
     if config.train.prompts:

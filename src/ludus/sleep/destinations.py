@@ -23,10 +23,14 @@ from ludus.models.server import ServerSettings
 from ludus.models.settings import EmbeddedSettings, ScriptedSettings
 from ludus.sandbox.backend import BackendSettings
 from ludus.sleep.night import ModelUse
+from ludus.tools.distributions import PUBLISHED
+from ludus.tools.settings import ToolsSettings
 
 HERE, PROCESS = "this machine", "this process"
 _TASKS = "the requests of your sessions and the files that belong to them, masked"
 _SESSIONS = "requests, answers and objections of your sessions, masked, and what the agent's model replies"
+_LOCAL_TOOLS = frozenset({"terminal", "file", "code", "coding", "todo", "vision"})
+"""Toolsets that work in the slot, or with a model that is named by itself."""
 _LOCAL_SLOTS = frozenset({"bwrap", "docker", "podman", "apptainer"})
 
 
@@ -102,11 +106,23 @@ def _list_others(config: Config) -> Iterator[str]:
         yield f"engine.type: {config.engine.type} runs tasks on other machines"
     if config.tools.mcp:
         yield f"tools.mcp: {', '.join(config.tools.mcp)} get what the agent sends them"
-    named = set(config.tools.enabled or ())
-    if away := sorted(name for name in named if name.partition("_")[0] in ("web", "browser", "search")):
-        yield f"tools.enabled: {', '.join(away)} reaches the network"
+    yield from _list_tools(config.tools)
+    if ":" in config.train.proposer:
+        yield f"train.proposer: {config.train.proposer} is your own, and sends sessions wherever it wants"
     if others := [name for name in config.tracking.use if name != "tensorboard"]:
         yield f"tracking.use: {', '.join(others)} may send numbers and transcripts"
+
+
+def _list_tools(settings: ToolsSettings) -> Iterator[str]:
+    """Toolsets that are not known to work in the slot alone. Tools of the user's own may send anything anywhere."""
+    places = {"tools.enabled": settings.enabled or ()}
+    if name := settings.distribution:
+        own = PUBLISHED[name].percent if name in PUBLISHED else ()  # an unknown one is refused when the run is opened
+        drawn = settings.distributions.get(name, dict(own))
+        places[f"tools.distribution {name}"] = [toolset for toolset, percent in drawn.items() if percent]
+    for place, names in places.items():
+        if away := sorted({*names} - _LOCAL_TOOLS - {*settings.disabled}):
+            yield f"{place}: {', '.join(away)} may send what the agent knows over the network"
 
 
 def require_permission(config: Config, models: list[ModelUse]) -> list[str]:

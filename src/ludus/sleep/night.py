@@ -10,7 +10,7 @@
           mining/              the requests to the model that proposed checkers, and its replies
           run/                 a training run like any other: `ludus show`, `ludus view`
           proposed/            the skill as it would be
-        base/                the skill that was trained
+          base/                the skill that was trained
           change.diff          what would change
           receipt.json         hashes, claim, tasks, models, costs
           adoption.json        whether it was adopted, and what is under way
@@ -20,7 +20,6 @@ Only the user may read a night: it holds words of sessions. Files are replaced a
 leaves the old one or the new one.
 """
 
-import fcntl
 import hashlib
 import os
 from collections.abc import Generator, Mapping
@@ -30,11 +29,13 @@ from typing import Literal, TypeVar
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
-from ludus.encoding import to_json
+from ludus.encoding import canonical, to_json
 from ludus.errors import ConfigError, StoreError
 from ludus.sleep.live_tree import TreeEntry
 from ludus.stats import Interval
+from ludus.whole_files import take_lock, write_whole
 
 STATE, LOCK, NIGHT = "state.json", "lock", "night.json"
 TASKS, MINING, RUN, PROPOSED, BASE, DIFF, RECEIPT, ADOPTION, BACKUP = (
@@ -96,6 +97,8 @@ class Night(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What was left out of the files, by kind."""
     message: str = ""
     """The result, in words."""
+    staged: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What was staged: folder of the skill → hash of its receipt. A receipt that was changed later is not adopted."""
 
 
 class SleepState(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -194,23 +197,38 @@ def write_struct(path: Path, value: Struct) -> None:
     write_private(path, msgspec.json.format(to_json(value), indent=2) + b"\n")
 
 
+def hash_receipt(receipt: Receipt) -> str:
+    return hash_text(canonical(receipt).decode())
+
+
+def write_receipt(folder: Path, receipt: Receipt) -> None:
+    """Write the receipt of a staged patch, and its hash to the night. The receipt is last: without it, nothing is
+    staged."""
+    place = folder.parent / NIGHT
+    night = read_struct(place, Night)
+    assert night is not None, f"{place} is not there"
+    write_struct(place, replace(night, staged={**night.staged, folder.name: hash_receipt(receipt)}))
+    write_struct(folder / RECEIPT, receipt)
+
+
+def find_receipt_fault(folder: Path, receipt: Receipt) -> str:
+    """Why a receipt is not what was staged; empty if it is."""
+    night = read_struct(folder.parent / NIGHT, Night)
+    if night is None or night.staged.get(folder.name) != hash_receipt(receipt):
+        return (
+            f"{folder / RECEIPT} is not the receipt that was staged ({folder.parent / NIGHT} has another hash of "
+            "it): put it back, or sleep again"
+        )
+    if not Path(receipt.live).is_absolute() or os.path.normpath(receipt.live) != receipt.live:
+        return f"{folder / RECEIPT}: live: {receipt.live!r} should be an absolute path without .. in it"
+    return ""
+
+
 def write_private(path: Path, data: bytes) -> None:
     """Replace a file that only the user may read: after a kill it is the old one or the new one."""
     make_private(path.parent)
-    new = path.with_name(f".{path.name}.new")
     try:
-        new.unlink(missing_ok=True)
-        handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        write_whole(path, [data], 0o600)
     except OSError as error:
         raise StoreError(f"{path} cannot be written: {error.strerror or error}") from None
 
@@ -229,9 +247,7 @@ def lock_nights(folder: Path) -> Generator[bool]:
     make_private(folder)
     handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not take_lock(handle):
             yield False
             return
         os.ftruncate(handle, 0)

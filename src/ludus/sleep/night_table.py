@@ -73,7 +73,7 @@ def print_nights(rows: Sequence[StagedRow], folder: Path) -> None:
     for row in rows:
         if row.status == "outdated":
             changed = "; ".join(row.obstacles[:3])
-            print(make_printable(f"{row.night}, {row.skill}: the live skill has changed since: {changed}"))
+            print(make_printable(f"{row.night}, {row.skill} cannot be adopted as it is: {changed}"))
 
 
 def print_night(night: Path | None, receipt: Receipt | None, message: str, left_out: Mapping[str, int]) -> None:

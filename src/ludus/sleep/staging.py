@@ -23,12 +23,11 @@ from ludus.sleep.night import (
     BASE,
     DIFF,
     PROPOSED,
-    RECEIPT,
     Receipt,
     TaskDelta,
     make_private,
     write_private,
-    write_struct,
+    write_receipt,
 )
 from ludus.transcripts.masking import mask_text
 from ludus.types import Rollout
@@ -148,13 +147,13 @@ def stage(folder: Path, live: LiveSkill, skill: Skill, receipt: Receipt) -> Rece
     receipt = replace(
         receipt,
         base=live.skill.hash,
-        proposal=skill.hash,
+        proposal=read_skill(folder / PROPOSED / name).hash,
         base_files=live.files,
         proposed_files=proposed,
         changes=tuple(trees.list_changes(live.files, proposed)),
         time=time.time(),
     )
-    write_struct(folder / RECEIPT, receipt)
+    write_receipt(folder, receipt)
     return receipt
 
 

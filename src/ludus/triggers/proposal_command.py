@@ -8,7 +8,6 @@ replaced after each skill, so after a kill the same command goes on.
 
 import asyncio
 import json
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +29,7 @@ from ludus.transcripts.intake import read_sessions
 from ludus.transcripts.masking import mask_session
 from ludus.triggers.past_queries import PastQueries, make_past_queries
 from ludus.triggers.query_proposals import ProposedQuery, SkillProposal, list_done_skills, propose_queries
+from ludus.whole_files import write_whole
 
 
 @dataclass(frozen=True)
@@ -128,14 +128,9 @@ def read_known(out: Path, catalogue: Catalogue) -> tuple[list[str], list[QueryRo
 
 def write_lines(out: Path, lines: Iterable[str]) -> None:
     """Replace the file: readers see the old one or the new one."""
-    temporary = out.with_name(f".{out.name}.tmp")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("w", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in lines)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(out)
+        write_whole(out, (f"{line}\n".encode() for line in lines))
     except OSError as error:
         raise ConfigError(f"--out: {out} cannot be written: {error.strerror}") from None
 

@@ -12,6 +12,11 @@ Some agents open every document when they start, to list the skills (`Agent.skil
 evidence, and only the conversation counts. A script counts as run if a process opened it and a command of a tool call
 starts it, by its name or as the argument of an interpreter.
 
+This is one of three ways to see what was loaded. Rollouts of a library are measured by these records
+(`ludus.library.readings`), because the whole task is done. Queries end with the first load, so there a mark in the text
+that the gateway sees is enough, and needs no slot that keeps access times (`ludus.triggers.trigger_agent`). The loop
+loads with a tool, and its call says what (`ludus.envs.triggers`).
+
 The folder is the agent's to change, and so are its programs in a slot with an image of its own: an agent can only spoil
 its own record. Its processes are ended before the survey, and the folder is removed before anything is verified.
 """
@@ -76,11 +81,20 @@ async def place_skills(wanted: Sequence[tuple[str, Skill]], box: Sandbox | None)
             wanted[0][0].removesuffix(f"/{names[0]}/{DOCUMENT}"), box
         )  # all lie beside each other
         skills = {name: skill for name, (_, skill) in zip(names, wanted, strict=True)}
-        inside = {box.resolve(f"{root}/{name}"): skill for name, skill in skills.items()}
-        for folder in await _list_existing(tuple(inside), box):
-            raise SetupError(f"the task has {folder} already: choose another agent.skill_folder", retryable=False)
-        await box.unpack(pack_skills({f"{name}/": skill for name, skill in skills.items()}), root)
-        return await _mark_files(inside, box)
+        return await _mark_files(await unpack_skills(root, skills, box), box)
+
+
+async def unpack_skills(root: str, skills: Mapping[str, Skill], box: Sandbox) -> dict[str, Skill]:
+    """Write skills below a folder, each into a folder with its name. Returns them by their folders.
+
+    Raises:
+        SetupError: one of the folders is there already.
+    """
+    inside = {box.resolve(f"{root}/{name}"): skill for name, skill in skills.items()}
+    for folder in await _list_existing(tuple(inside), box):
+        raise SetupError(f"the task has {folder} already: choose another agent.skill_folder", retryable=False)
+    await box.unpack(pack_skills({f"{name}/": skill for name, skill in skills.items()}), root)
+    return inside
 
 
 async def _list_existing(folders: Sequence[str], box: Sandbox) -> list[str]:

@@ -175,7 +175,11 @@ def test_a_library_in_which_another_process_changes_skills_is_left_alone(run: Pa
     with pytest.raises(ConfigError, match="another process changes its skills"):
         apply_in_place(run, make_report(skills), [RETIRE])
     os.close(handle)
-    assert not list_edited(apply_in_place(run, make_report(skills), [RETIRE]), make_report(skills))
+    report = make_report(skills)
+    plan = apply_in_place(run, report, [RETIRE])
+    assert list_edited(plan, report) == []
+    (Path(plan.backup) / "beta-bad" / "notes.md").write_text("written while it was moved")
+    assert list_edited(plan, report) == [f"{plan.backup}/beta-bad"]
 
 
 def test_decisions_that_cannot_be_made(run: Path, skills: Path):

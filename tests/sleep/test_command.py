@@ -123,6 +123,13 @@ def test_without_an_optimizer_the_answers_themselves_are_the_checkers(work: Path
     assert {checker["kind"] for task in tasks for checker in task.answer["checkers"]} == {"exact"}
 
 
+@pytest.mark.parametrize("name", ["judge", "second_judge"])
+def test_a_judge_is_refused_by_name(work: Path, capsys, name: str):
+    judge = [f"--{name}.base_url", "https://judge.example.com/v1", f"--{name}.name", "j"]
+    assert main(["sleep", str(work), "--agent.skill", "reports", *judge]) == 2
+    assert f"{name}: ludus sleep scores with checkers" in capsys.readouterr().err
+
+
 def test_what_a_person_has_reviewed_is_adopted(work: Path, capsys):
     night = sleep(capsys)["night"]
     assert main(["adopt", night, "--reviewed"]) == 2

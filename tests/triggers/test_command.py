@@ -113,6 +113,8 @@ def optimizer(messages, tools, sampling):
     name = messages[1].content.split("# The skill: ")[1].split()[0]
     if name in BROKEN:
         return say("I would rather not.")
+    with open("asked.txt", "a") as file:
+        file.write(messages[1].content)
     should = [f"Please do {name} job {n} for me" for n in range(2)] + ["It fills documents."]
     return say(json.dumps({"should": should, "should_not": [f"Not {name}, but close"]}))
 """
@@ -149,6 +151,15 @@ def test_a_second_time_asks_only_for_skills_without_proposals_and_keeps_rows(cap
     code, found = propose(capsys)
     assert code == 0 and [each["skill"] for each in found["skills"]] == ["forms"]
     assert Path("new.jsonl").read_text().startswith(before)
+
+
+def test_queries_of_transcripts_are_not_shown_to_the_optimizer(capsys):
+    past = '{"query": "Fill the form of Mr Roe", "skill": "forms", "source": "transcript"}\n'
+    Path("new.jsonl").write_text(past + '{"query": "My own", "skill": "forms"}\n')
+    assert propose(capsys)[0] == 0
+    asked = Path("asked.txt").read_text()
+    assert "- My own" in asked and "Roe" not in asked
+    assert Path("new.jsonl").read_text().startswith(past)
 
 
 @pytest.mark.parametrize(

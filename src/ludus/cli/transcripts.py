@@ -9,8 +9,8 @@ from typing import Any, get_args
 
 from ludus.arguments import Arguments, make_argument
 from ludus.command import JSON, Command
+from ludus.command.session_paths import name_session_paths
 from ludus.command.terminal import make_console, make_table, make_text, print_notice, shorten_middle
-from ludus.config.secrets import find_session_folders
 from ludus.encoding import to_json
 from ludus.progress import ProgressPace
 from ludus.transcripts.claude_code import HEADLESS
@@ -33,7 +33,7 @@ def run(arguments: TranscriptsArguments) -> int:
     options, report = IntakeOptions(format, arguments.headless), IntakeReport()
     masked = Counter[str]()
     rows: list[dict[str, Any]] = []
-    for session in _mask_all(name_paths(arguments.paths), options, report, masked):
+    for session in _mask_all(name_session_paths(arguments.paths), options, report, masked):
         rows.append(describe_session(session))
     if arguments.json:
         files = [_describe_file(file.path, file.format, file.sessions, file.dropped) for file in report.files]
@@ -43,21 +43,6 @@ def run(arguments: TranscriptsArguments) -> int:
         _print_rows(rows)
         _print_counts(rows, report, masked)
     return 0
-
-
-def name_paths(words: Sequence[str]) -> list[Path]:
-    """The paths that a user names. `claude-code` and `codex` stand for the folders of these agents, and are said.
-
-    Raises:
-        ConfigError: such an agent has no sessions here.
-    """
-    paths: list[Path] = []
-    for word in words:
-        folders = find_session_folders(word)
-        for folder in folders:
-            print_notice(f"{word}: reading {folder}")
-        paths += folders or [Path(word)]
-    return paths
 
 
 def _mask_all(

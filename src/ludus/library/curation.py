@@ -279,7 +279,7 @@ def check_plan(plan: PlacementPlan, report: LibraryReport) -> None:
 
 def list_edited(plan: PlacementPlan, report: LibraryReport) -> list[str]:
     """The packages in the backup that somebody has changed after the measurement, while they were replaced."""
-    kept = {path: make_package(read_package(Path(path))) for path in plan.removed.values()}
+    kept = {path: make_package(read_package(Path(path))) for path in plan.removed.values() if Path(path).exists()}
     return [path for path, package in kept.items() if package not in report.library.packages]
 
 

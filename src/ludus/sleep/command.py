@@ -22,12 +22,13 @@ from ludus import __version__
 from ludus.arguments import RunArguments, make_argument
 from ludus.command import CONFIG, ENGINE, JSON, PRINT_CONFIG, QUIET, ROLLOUTS, Command
 from ludus.command.run_command import open_work
+from ludus.command.session_paths import name_session_paths
 from ludus.command.settings import read_own_settings, refuse_batch_settings
 from ludus.command.terminal import print_notice
 from ludus.config import Config, to_record, to_yaml
 from ludus.config.build_models import build_ledger, build_model
 from ludus.config.build_training import build_proposer, build_train_settings, has_optimizer
-from ludus.config.secrets import find_session_folders, list_secrets
+from ludus.config.secrets import list_secrets
 from ludus.config.tree import TRAINING, NoModelSettings, SameSettings
 from ludus.encoding import canonical, to_json
 from ludus.errors import ConfigError, LudusError
@@ -201,7 +202,7 @@ class _Sleeper:
 
     def _harvest(self) -> Harvest:
         options = IntakeOptions(format=self.arguments.format, headless=self.config.sleep.headless)  # pyright: ignore[reportArgumentType]  # one of the choices
-        paths = [path for word in self.arguments.paths for path in self._find_paths(word)]
+        paths = name_session_paths(self.arguments.paths, self._say)
         found = harvest(
             read_sessions(paths, options, self.report),
             self.live.name,
@@ -223,13 +224,6 @@ class _Sleeper:
             counts = ", ".join(f"{count} {kind}" for kind, count in dropped.most_common(8))
             self._say(f"left out of the files: {counts}")
         return found
-
-    def _find_paths(self, word: str) -> Sequence[Path]:
-        """The path that a user names. `claude-code` and `codex` stand for the folders of these agents."""
-        folders = find_session_folders(word)
-        for folder in folders:
-            self._say(f"{word}: reading {folder}")
-        return folders or [Path(word).expanduser()]
 
     # ---- the night's folder -----------------------------------------------------------------------------------------
 

@@ -16,12 +16,12 @@ from ludus.arguments import RunArguments, make_argument
 from ludus.catalogue import Catalogue, list_packages, read_card, render_catalogue
 from ludus.command import CONFIG, ENGINE, JSON, OUT, PRINT_CONFIG, QUIET, RESUME, ROLLOUTS, Command
 from ludus.command.run_command import RunResult, RunWork, run_command
+from ludus.command.session_paths import name_session_paths
 from ludus.command.settings import find_env_name, read_settings
 from ludus.command.terminal import LiveLine, format_count, print_notice
 from ludus.config import Config
 from ludus.config.build_agent import build_env, build_harness
 from ludus.config.build_models import build_models
-from ludus.config.secrets import find_session_folders
 from ludus.config.tree import CATALOGUE, SameSettings
 from ludus.encoding import to_json
 from ludus.env import Env
@@ -102,8 +102,7 @@ def propose(arguments: TriggerArguments) -> int:
     if not isinstance(env, TriggerEnv):
         raise ConfigError(f"env.name: ludus triggers runs its own environment, not {env.name}")
     folders = list_packages([Path(path).expanduser() for path in env.skills])
-    words = arguments.transcripts
-    paths = [path for word in words for path in find_session_folders(word) or (Path(word).expanduser(),)]
+    paths = name_session_paths(arguments.transcripts)
     request = ProposalRequest(folders, env.read_catalogue(), arguments.propose, paths, out)
     return run_proposals(config, request, load_prompts(), as_json=arguments.json)
 

@@ -1,6 +1,7 @@
 """`ludus triggers DIR --propose N --transcripts PATH --out queries.jsonl`: a file of queries for a person to read.
 
-Transcripts are read first: what users really asked for. Then the optimizer is asked for each skill.
+Transcripts are read first: what users really asked for. Then the optimizer is asked for each skill. It does not get
+the queries of transcripts: they are past work, and its model may be elsewhere.
 
 Rows that the file has already stay as they are, and skills with proposed rows are not asked for again. The file is
 replaced after each skill, so after a kill the same command goes on.
@@ -18,7 +19,7 @@ from ludus.config import Config
 from ludus.config.build_models import build_ledger, build_models
 from ludus.encoding import to_json
 from ludus.envs.dataset import load_rows
-from ludus.envs.triggers import QueryRow, read_queries
+from ludus.envs.triggers import TRANSCRIPT, QueryRow, read_queries
 from ludus.errors import ConfigError
 from ludus.reflact.journal import Journal
 from ludus.reflact.optimizer import Optimizer
@@ -81,7 +82,9 @@ async def _propose(
             if name in rows.done:
                 print_notice(f"{name}: {request.out} has proposed queries for it already")
                 continue
-            done = await propose_queries(optimizer, request.catalogue, skill, name, request.count, rows.texts)
+            done = await propose_queries(
+                optimizer, request.catalogue, skill, name, request.count, rows.texts, private=rows.private
+            )
             found.append(done)
             rows.add(done.rows)
             print_notice(f"{name}: {done.problem or f'{len(done.rows)} queries'}")
@@ -99,17 +102,21 @@ class _ProposedRows:
     out: Path
     lines: list[str]
     texts: list[str]
+    private: frozenset[str]
+    """Those of transcripts."""
     done: frozenset[str]
     """Skills that it has proposed rows for."""
 
     @classmethod
     def read(cls, out: Path, catalogue: Catalogue) -> "_ProposedRows":
         lines, rows = read_known(out, catalogue)
-        return cls(out, lines, [row.query for row in rows], frozenset(list_done_skills(rows)))
+        private = frozenset(row.query for row in rows if row.source == TRANSCRIPT)
+        return cls(out, lines, [row.query for row in rows], private, frozenset(list_done_skills(rows)))
 
     def add(self, rows: Sequence[ProposedQuery]) -> None:
         self.lines += [to_json(row).decode() for row in rows]
         self.texts += [row.query for row in rows]
+        self.private |= {row.query for row in rows if row.source == TRANSCRIPT}
         write_lines(self.out, self.lines)
 
 

@@ -9,7 +9,7 @@ person should read the rows: a claim that rests on proposed queries says so (`lu
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
 
@@ -71,12 +71,20 @@ class SkillProposal(Struct, frozen=True, kw_only=True):
 
 
 async def propose_queries(
-    optimizer: Optimizer, catalogue: Catalogue, skill: Skill, name: str, count: int, known: Sequence[str]
+    optimizer: Optimizer,
+    catalogue: Catalogue,
+    skill: Skill,
+    name: str,
+    count: int,
+    known: Sequence[str],
+    *,
+    private: Collection[str] = (),
 ) -> SkillProposal:
-    """Ask for requests for one skill. `known`: those that there are already."""
+    """Ask for requests for one skill. `known`: those that there are already. `private`: those that are not shown."""
+    shown = [text for text in known if text not in private]
     reply = await optimizer.ask(
         PROMPT,
-        make_values(catalogue, skill, name, count, known),
+        make_values(catalogue, skill, name, count, shown),
         QueryReply,
         stage=PROMPT,
         place=name,

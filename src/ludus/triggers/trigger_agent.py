@@ -18,12 +18,9 @@ called in chat mode: rollouts of queries are no training data for weights.
 """
 
 import hashlib
-import io
 import secrets
-import tarfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from shlex import quote
 
 import msgspec
 
@@ -32,9 +29,10 @@ from ludus.errors import BudgetExhausted, SetupError, boundary
 from ludus.harness import Harness, HarnessAgent, run_harness
 from ludus.models import Model
 from ludus.policy import SKILLS, Agent, AgentResult, Policy, Scene
-from ludus.sandbox import Sandbox, SandboxSpec
+from ludus.sandbox import SandboxSpec
 from ludus.sandbox.home import resolve_path
 from ludus.skill import DOCUMENT, PACKAGE_BYTES, Skill, add_front_matter, change_description
+from ludus.skill_use import unpack_skills
 from ludus.types import Completion, Message, Sampling, StopReason, ToolSpec
 
 CATALOGUE_BYTES = 4 * PACKAGE_BYTES
@@ -89,7 +87,9 @@ class TriggerAgent(Agent):
         catalogue = read_cards(scene.policy.skill)
         folder = (scene.policy.skill_folder or self.skills or SKILLS).rstrip("/")
         marks = {secrets.token_hex(12): name for name in catalogue.names}
-        await place_skills(folder, mark_skills(make_packages(catalogue, self.packages), marks), scene.box)
+        with boundary(SetupError, f"the skills could not be written to {folder}"):
+            packages = mark_skills(make_packages(catalogue, self.packages), marks)
+            await unpack_skills(await resolve_path(folder, scene.box), packages, scene.box)
         turns = min(scene.policy.limits.turns, self.turns)
         watch = LoadWatch(scene.policy.model, marks, turns)
         limits = msgspec.structs.replace(scene.policy.limits, turns=turns + 1)  # the watch ends it, after a last look
@@ -176,35 +176,6 @@ def mark_skills(packages: Mapping[str, Skill], marks: Mapping[str, str]) -> dict
 def _mark(skill: Skill, mark: str) -> str:
     head = skill.text.removesuffix(skill.body).rstrip()
     return f"{head}\n\n<!-- {mark} -->\n\n{skill.body.rstrip()}\n\n<!-- {mark} -->\n"
-
-
-async def place_skills(folder: str, packages: Mapping[str, Skill], box: Sandbox) -> None:
-    """Write the packages below a folder of the slot, each into a folder with its name.
-
-    Raises:
-        SetupError: one of them is there already, or they could not be written.
-    """
-    with boundary(SetupError, f"the skills could not be written to {folder}"):
-        inside = await resolve_path(folder, box)
-        listed = await box.exec(f"ls -1A -- {quote(box.resolve(inside))} 2>/dev/null", cwd="/")
-        taken = sorted(set(listed.text.splitlines()) & set(packages))
-        if taken:
-            raise SetupError(f"the slot has a skill {folder}/{taken[0]} already: leave it out", retryable=False)
-        await box.unpack(pack_skills(packages), inside)
-
-
-def pack_skills(packages: Mapping[str, Skill]) -> bytes:
-    """The packages as one archive for the slot."""
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        for name, skill in packages.items():
-            files = [(DOCUMENT, skill.text.encode(), False)]
-            files += [(file.path, file.content, file.executable) for file in skill.files]
-            for path, content, runs in files:
-                entry = tarfile.TarInfo(f"{name}/{path}")
-                entry.size, entry.mode = len(content), 0o755 if runs else 0o644
-                archive.addfile(entry, io.BytesIO(content))
-    return packed.getvalue()
 
 
 def announce_skills(catalogue: Catalogue, folder: str) -> str:

@@ -8,7 +8,7 @@ from tests.sleep_kit import write_live
 from ludus.errors import ConfigError
 from ludus.skill import Skill, render_file
 from ludus.skill_folder import read_skill
-from ludus.sleep.adoption import adopt
+from ludus.sleep.adoption import adopt, find_obstacle
 from ludus.sleep.night import DIFF, NIGHT, PROPOSED, RECEIPT, Night, Receipt, read_struct, write_struct
 from ludus.sleep.staging import make_files, read_base_diff, read_live, stage, write_diff
 
@@ -22,6 +22,22 @@ def make_receipt(live: Path) -> Receipt:
 
 def change(skill: Skill, old: str, new: str) -> Skill:
     return skill.change_text(skill.text.replace(old, new))
+
+
+def test_a_folder_of_nights_may_be_reached_through_a_link(tmp_path: Path):
+    """A home or a temporary folder is a link on some systems. A night must not find out after its training."""
+    path = write_live(tmp_path / "skills")
+    (tmp_path / "real").mkdir()
+    (tmp_path / "nights").symlink_to("real")
+    write_struct(tmp_path / "nights" / NIGHT, Night(name="n", begun=0.0))
+    live = read_live(path)
+    folder = tmp_path / "nights" / "night"
+    receipt = stage(folder, live, change(live.skill, "every field", "each field"), make_receipt(path))
+    assert find_obstacle(folder, receipt) == [] and read_base_diff(folder, receipt) == ""
+    adopt(folder, receipt, "ada")
+    assert "each field" in (path / "SKILL.md").read_text()
+    adopt(folder, receipt, "ada", "revert")
+    assert read_live(path) == live
 
 
 def test_a_package_is_staged_and_adopted(tmp_path: Path):

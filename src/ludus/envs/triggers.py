@@ -94,7 +94,9 @@ class TriggerEnv(Env, frozen=True):
 
     def read_catalogue(self) -> Catalogue:
         if not self.skills:
-            raise ConfigError("env.skills: name the folders of the skills")
+            raise ConfigError(
+                "env.skills: name the folders of the skills, such as: ludus triggers skills/ --queries FILE"
+            )
         return read_catalogue([Path(path).expanduser() for path in self.skills])
 
     def read_queries(self) -> list[TriggerQuery]:

@@ -135,7 +135,7 @@ class _Adoption:
     """One adoption, with the lock held."""
 
     def __init__(self, folder: Path, receipt: Receipt, parent: int, name: str) -> None:
-        self.folder, self.receipt, self.parent, self.name = folder, receipt, parent, name
+        self.folder, self.receipt, self.parent, self.name = folder.resolve(), receipt, parent, name
         self.state = read_adoption(folder)
         if (pending := self.state.pending) and not re.fullmatch(
             rf"\.{re.escape(name)}{re.escape(_MARK)}[0-9a-f]{{12}}", pending.name
@@ -185,7 +185,7 @@ class _Adoption:
 
     def _read_proposed(self) -> Mapping[str, NewFile]:
         """The staged files. They must be those of the receipt: what was measured is what is adopted."""
-        staged = self.folder.absolute() / PROPOSED / self.name
+        staged = self.folder / PROPOSED / self.name
         with trees.open_parent(staged) as night:
             found = select_package(trees.read_tree(night, self.name))
             if changed := list_changes(self.receipt.proposed_files, found):
@@ -198,7 +198,7 @@ class _Adoption:
             return trees.read_package_files(night, self.name)
 
     def _read_backup(self) -> Mapping[str, NewFile]:
-        backup = self.folder.absolute() / BACKUP / self.name
+        backup = self.folder / BACKUP / self.name
         with trees.open_parent(backup) as night:
             if list_changes(self.receipt.base_files, select_package(trees.read_tree(night, self.name))):
                 raise ConfigError(f"{backup} is not the skill as it was before: it cannot be put back")
@@ -208,7 +208,7 @@ class _Adoption:
         """Keep the live skill as it is. A copy that a killed process left incomplete is made again."""
         make_private(self.folder / BACKUP)
         name, partial = self.name, f".{self.name}.new"
-        with trees.open_parent(self.folder.absolute() / BACKUP / name) as night:
+        with trees.open_parent(self.folder / BACKUP / name) as night:
             if trees.exists(night, name):
                 if hash_tree(trees.read_tree(night, name)) == hash_tree(before):
                     return

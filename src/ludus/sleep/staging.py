@@ -138,11 +138,11 @@ def stage(folder: Path, live: LiveSkill, skill: Skill, receipt: Receipt) -> Rece
     files = make_files(live, skill)
     make_private(folder / PROPOSED)
     name = Path(live.path).name
-    trees.write_files(folder / PROPOSED, name, files, live.files)
+    trees.write_files(folder.resolve() / PROPOSED, name, files, live.files)
     proposed = trees.describe_files(files, live.files)
     make_private(folder / BASE)
     base = {path: NewFile(content) for path, content in live.contents.items()}
-    trees.write_files(folder / BASE, name, base, live.files)
+    trees.write_files(folder.resolve() / BASE, name, base, live.files)
     write_private(folder / DIFF, write_diff(live, files)[:PATCH_CHARS].encode())
     receipt = replace(
         receipt,
@@ -161,7 +161,7 @@ def read_base_diff(folder: Path, receipt: Receipt) -> str:
     """What others have changed since the base, as a text. The base is kept beside the proposal."""
     live = Path(receipt.live)
     try:
-        with trees.open_parent(folder.absolute() / BASE / live.name) as night:
+        with trees.open_parent(folder.resolve() / BASE / live.name) as night:
             base = {path: file.content for path, file in trees.read_package_files(night, live.name).items()}
         with trees.open_parent(live) as parent:
             now = {path: file.content for path, file in trees.read_package_files(parent, live.name).items()}

@@ -96,7 +96,7 @@ async def ship(
             break
     results = [_judge(each, series, initial) for each in rivals]
     finalists = [each for each in results if each.skill in {rival.skill for rival in left}]
-    winner = choose_winner(finalists, settings.certainty)
+    winner = choose_winner(finalists, raise_bar(settings.certainty, len(rivals)))
     return Shipment(
         candidates=tuple(results),
         initial=series[initial].measure,
@@ -168,6 +168,11 @@ def keep_better_half(candidates: Sequence[MeasuredSkill], judged: Sequence[ShipC
     ranked = sorted(range(len(candidates)), key=lambda place: -judged[place].difference)
     kept = set(ranked[: math.ceil(len(candidates) / 2)])
     return [candidate for place, candidate in enumerate(candidates) if place in kept]
+
+
+def raise_bar(certainty: float, candidates: int) -> float:
+    """The certainty that the best of several candidates needs: one of them is more often lucky than a single one."""
+    return 1.0 - (1.0 - certainty) / max(1, candidates)
 
 
 def choose_winner(finalists: Sequence[ShipCandidate], certainty: float) -> ShipCandidate | None:

@@ -11,10 +11,12 @@ from msgspec.structs import replace
 
 from ludus.reflact.ledger.beliefs import (
     KindSlope,
+    SideEffect,
     compute_normal_cdf,
     compute_side_effect,
     compute_slopes,
 )
+from ludus.reflact.ledger.blame import compute_cost, compute_usual_rate
 from ludus.reflact.ledger.line_records import (
     Assessment,
     Line,
@@ -38,17 +40,28 @@ def assess_lines(ledger: LineLedger, tuning: LedgerTuning) -> dict[str, Assessme
         for line in ledger.get_lines(ledger.working)
         if line.situation in situations
     }
-    slopes = compute_slopes(ledger, working)
-    return {line.id: _assess(ledger, line, situations.get(line.situation), slopes, tuning) for line in ledger.alive}
+    slopes, usual = compute_slopes(ledger, working), compute_usual_rate(ledger.blame)
+    return {
+        line.id: _assess(ledger, line, situations.get(line.situation), slopes, usual, tuning) for line in ledger.alive
+    }
 
 
 def _assess(
-    ledger: LineLedger, line: Line, situation: Situation | None, slopes: Mapping[str, KindSlope], tuning: LedgerTuning
+    ledger: LineLedger,
+    line: Line,
+    situation: Situation | None,
+    slopes: Mapping[str, KindSlope],
+    usual: float,
+    tuning: LedgerTuning,
 ) -> Assessment:
     share = len(situation.called) / max(1, len(ledger.seen)) if situation else 0.0
     rate = situation.rate if situation else 0.0
     gain = 0.0 if line.by_outcome else line.works * max(0.0, rate - tuning.slip) * min(1.0, share)
-    side = compute_side_effect(ledger, line, slopes)
+    if line.is_free:
+        side = compute_side_effect(ledger, line, slopes)
+    else:
+        cost = compute_cost(ledger.blame, line.id, {kind: each.share for kind, each in slopes.items()}, usual)
+        side = SideEffect(-cost.mean, cost.deviation)
     if line.passage:
         gain = tuning.passage_gain
     harm = 0.0

@@ -113,10 +113,11 @@ def compute_slopes(ledger: LineLedger, called: Mapping[str, Sequence[str]]) -> d
         for task in tasks:
             helped[task] = helped.get(task, 0.0) + gain
     base = beliefs.get("base", _BASE).mean
+    free = [line for line in ledger.get_lines(ledger.working) if line.is_free]
     starts = {
         kind: base
         + beliefs.get(f"kind/{kind}", _KIND).mean
-        + sum(get_effect(beliefs, line, kind).mean + (not is_passage(line)) * any_effect for line in ledger.working)
+        + sum(get_effect(beliefs, line.id, kind).mean + line.by_outcome * any_effect for line in free)
         for kind in set(ledger.seen.values())
     }
     densities: dict[str, list[float]] = {kind: [] for kind in starts}
@@ -149,9 +150,9 @@ def _predict(
         (1.0, beliefs.get("base", _BASE)),
         (1.0, beliefs.get(f"kind/{kind}", _KIND)),
         (1.0, beliefs.get(f"task/{task}", _TASK)),
-        *((1.0, get_effect(beliefs, line.id, kind)) for line in lines),
+        *((1.0, get_effect(beliefs, line.id, kind)) for line in lines if line.is_free),
         *((1.0, beliefs.get(f"help/{line.id}", _HELP)) for line in called),
-        (float(sum(not line.passage for line in lines)), beliefs.get("any effect", _ANY_EFFECT)),
+        (float(sum(line.by_outcome for line in lines)), beliefs.get("any effect", _ANY_EFFECT)),
         (float(len(called)), beliefs.get("any help", _ANY_HELP)),
     ]
     mean = math.fsum(times * belief.mean for times, belief in parts)

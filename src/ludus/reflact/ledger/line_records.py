@@ -56,6 +56,11 @@ class Line(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return compute_sigmoid(self.weight)
 
     @property
+    def is_free(self) -> bool:
+        """Whether it is about no situation that analysts name: outcomes alone say what it does."""
+        return self.passage or self.by_outcome
+
+    @property
     def is_alive(self) -> bool:
         return self.retired == 0
 
@@ -103,6 +108,19 @@ class Gaussian(Struct, frozen=True, array_like=True):
     variance: float
 
 
+class Blame(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How often each cause spoils rollouts for which nothing named is to blame (`ludus.reflact.ledger.blame`)."""
+
+    rollouts: Mapping[str, float] = field(default_factory=dict[str, float])
+    """The rollouts that a cause could have spoiled, with those that it began with."""
+    failures: Mapping[str, float] = field(default_factory=dict[str, float])
+    """How many of them it is taken to have spoiled."""
+    settled: Mapping[str, float] = field(default_factory=dict[str, float])
+    """That part of `failures` which is not divided anew."""
+    unexplained: tuple[tuple[str, ...], ...] = ()
+    """The latest failures, each with its possible causes."""
+
+
 class Assessment(Struct, frozen=True, array_like=True):
     """What a line is worth, in accuracy."""
 
@@ -142,6 +160,7 @@ class LineLedger(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The notes of the appendix, if the run writes any. They are in every text."""
     beliefs: Mapping[str, Gaussian] = field(default_factory=dict[str, Gaussian])
     """Beliefs about effects on the outcome, by name (`ludus.reflact.ledger.beliefs`)."""
+    blame: Blame = Blame()
 
     def get_lines(self, ids: Iterable[str]) -> tuple[Line, ...]:
         """The lines with these ids, in the order of birth."""

@@ -1,8 +1,10 @@
 """Assessment: the net gain of each line, which lines are in the working text, and which are retired. Pure.
 
 The gain of a line is the accuracy that it should add: how sure it is that it works, times how often its situation
-comes back without a line, times the share of tasks that call for it. Its side effect (`beliefs`) and the harm that
-analysts suspect are added and taken off. A line enters the working text above one bar and leaves it below a lower one.
+comes back without a line, times the share of tasks that call for it. Its side effect and the harm that analysts
+suspect are added and taken off. The side effect of a line about a situation is what it costs by the failures that
+nothing else explains (`blame`); that of any other line is what outcomes say (`beliefs`). A line enters the working text
+above one bar and leaves it below a lower one.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -16,7 +18,7 @@ from ludus.reflact.ledger.beliefs import (
     compute_side_effect,
     compute_slopes,
 )
-from ludus.reflact.ledger.blame import compute_cost, compute_usual_rate
+from ludus.reflact.ledger.blame import Cost, compute_cost, compute_usual_rate, count_causes
 from ludus.reflact.ledger.line_records import (
     Assessment,
     Line,
@@ -40,9 +42,13 @@ def assess_lines(ledger: LineLedger, tuning: LedgerTuning) -> dict[str, Assessme
         for line in ledger.get_lines(ledger.working)
         if line.situation in situations
     }
-    slopes, usual = compute_slopes(ledger, working), compute_usual_rate(ledger.blame)
+    slopes, counts = compute_slopes(ledger, working), count_causes(ledger.blame)
+    shares = {kind: each.share for kind, each in slopes.items()}
+    usual = compute_usual_rate(counts)
+    costs = {line.id: compute_cost(counts, line.id, shares, usual) for line in ledger.alive if not line.is_free}
     return {
-        line.id: _assess(ledger, line, situations.get(line.situation), slopes, usual, tuning) for line in ledger.alive
+        line.id: _assess(ledger, line, situations.get(line.situation), slopes, costs.get(line.id), tuning)
+        for line in ledger.alive
     }
 
 
@@ -51,17 +57,13 @@ def _assess(
     line: Line,
     situation: Situation | None,
     slopes: Mapping[str, KindSlope],
-    usual: float,
+    cost: Cost | None,
     tuning: LedgerTuning,
 ) -> Assessment:
     share = len(situation.called) / max(1, len(ledger.seen)) if situation else 0.0
     rate = situation.rate if situation else 0.0
     gain = 0.0 if line.by_outcome else line.works * max(0.0, rate - tuning.slip) * min(1.0, share)
-    if line.is_free:
-        side = compute_side_effect(ledger, line, slopes)
-    else:
-        cost = compute_cost(ledger.blame, line.id, {kind: each.share for kind, each in slopes.items()}, usual)
-        side = SideEffect(-cost.mean, cost.deviation)
+    side = SideEffect(-cost.mean, cost.deviation) if cost else compute_side_effect(ledger, line, slopes)
     if line.passage:
         gain = tuning.passage_gain
     harm = 0.0

@@ -2,12 +2,12 @@
 
 A rollout passes if a score is positive. The score is a sum of effects and of noise:
 
-    base + kind + task + for each line in the text: its effect on this kind of task + the effect of any line,
+    base + kind + task + for each such line in the text: its effect on this kind of task + the effect of any line,
                                                     and, if the task called for it: its help + the help of any line
 
 Each effect has an independent normal distribution. A rollout updates those that take part in it, by assumed density
-filtering for a probit likelihood: no matrix, a few multiplications per effect. The analysts' names tell whether a line
-works; these beliefs tell what lines do besides, such as harm to tasks that did not need them.
+filtering for a probit likelihood: no matrix, a few multiplications per effect. Effects are those of passages of the
+initial skill, and of lines whose proposer names no situations. What other lines do besides is in `blame`.
 """
 
 import math

@@ -14,8 +14,16 @@ from typing import NamedTuple
 
 from ludus.reflact.ledger.line_records import Blame
 
-_LUCK, _TASK, _MISSING, _LINE = (3.0, 10.0), (1.0, 8.0), (1.0, 5.0), (0.15, 4.0)
-"""The failures and the rollouts that each sort of cause begins with."""
+
+class CauseCount(NamedTuple):
+    """How often a cause spoiled a rollout, of how many that it could have spoiled."""
+
+    failures: float
+    rollouts: float
+
+
+_LUCK, _TASK, _MISSING, _LINE = CauseCount(3.0, 10.0), CauseCount(1.0, 8.0), CauseCount(1.0, 5.0), CauseCount(0.15, 4.0)
+"""What each sort of cause begins with."""
 _REVISITED = 400
 """How many of the latest failures are divided anew in each step. What older ones say stays."""
 _FEWEST = 20
@@ -41,52 +49,65 @@ def list_causes(task: str, kind: str, lines: Iterable[str], *, missing: bool) ->
 
 def add_outcomes(blame: Blame, outcomes: Sequence[tuple[tuple[str, ...], bool]]) -> Blame:
     """Add rollouts: the possible causes of each, and whether it passed. Then divide all failures once more."""
-    rollouts, failures, settled = dict(blame.rollouts), dict(blame.failures), dict(blame.settled)
-    for causes, _ in outcomes:
+    places = {cause: place for place, cause in enumerate(blame.causes)}
+    rollouts, failures, settled = list(blame.rollouts), list(blame.failures), list(blame.settled)
+    unexplained = list(blame.unexplained)
+    for causes, passed in outcomes:
         for cause in causes:
-            if cause not in rollouts:
-                failures[cause], rollouts[cause] = _get_prior(cause)
-                settled[cause] = failures[cause]
-            rollouts[cause] += 1.0
-    unexplained = (*blame.unexplained, *[causes for causes, passed in outcomes if not passed])
-    rates = {cause: count / rollouts[cause] for cause, count in failures.items()}
+            if cause not in places:
+                places[cause] = len(places)
+                prior = _get_prior(cause)
+                failures.append(prior.failures)
+                settled.append(prior.failures)
+                rollouts.append(prior.rollouts)
+            rollouts[places[cause]] += 1.0
+        if not passed:
+            unexplained.append(tuple(places[cause] for cause in causes))
+    rates = [count / number for count, number in zip(failures, rollouts, strict=True)]
     _divide(settled, unexplained[:-_REVISITED], rates)
-    recent = unexplained[-_REVISITED:]
-    failures = dict(settled)
+    failures, recent = list(settled), unexplained[-_REVISITED:]
     _divide(failures, recent, rates)
-    return Blame(rollouts=rollouts, failures=failures, settled=settled, unexplained=recent)
+    return Blame(tuple(places), tuple(rollouts), tuple(failures), tuple(settled), tuple(recent))
 
 
-def _divide(counts: dict[str, float], failures: Iterable[tuple[str, ...]], rates: Mapping[str, float]) -> None:
+def _divide(counts: list[float], failures: Iterable[tuple[int, ...]], rates: Sequence[float]) -> None:
     """Add each failure to its causes, in proportion to their rates. Several can occur at once."""
-    for causes in failures:
-        times = -1.0 / math.expm1(-sum([rates[cause] for cause in causes]))
-        for cause in causes:
-            counts[cause] += times * rates[cause]
+    for places in failures:
+        times = -1.0 / math.expm1(-sum([rates[place] for place in places]))
+        for place in places:
+            counts[place] += times * rates[place]
 
 
-def _get_prior(cause: str) -> tuple[float, float]:
+def _get_prior(cause: str) -> CauseCount:
     if cause == _LUCK_CAUSE:
         return _LUCK
     return _MISSING if cause == _MISSING_CAUSE else _TASK if cause.startswith(_TASK_CAUSE) else _LINE
 
 
-def compute_usual_rate(blame: Blame) -> float:
+def count_causes(blame: Blame) -> dict[str, CauseCount]:
+    """The counts by cause."""
+    return {
+        cause: CauseCount(failures, rollouts)
+        for cause, failures, rollouts in zip(blame.causes, blame.failures, blame.rollouts, strict=True)
+    }
+
+
+def compute_usual_rate(counts: Mapping[str, CauseCount]) -> float:
     """The median rate of lines that are known well: most of them do no harm, so it is what cannot be told from luck."""
     rates = sorted(
-        blame.failures[cause] / rollouts
-        for cause, rollouts in blame.rollouts.items()
+        failures / rollouts
+        for cause, (failures, rollouts) in counts.items()
         if rollouts >= _FEWEST and _get_prior(cause) == _LINE
     )
-    return rates[len(rates) // 2] if len(rates) > _FEWEST else 0.5 * _LINE[0] / _LINE[1]
+    return rates[len(rates) // 2] if len(rates) > _FEWEST else 0.5 * _LINE.failures / _LINE.rollouts
 
 
-def compute_cost(blame: Blame, line: str, shares: Mapping[str, float], usual: float) -> Cost:
+def compute_cost(counts: Mapping[str, CauseCount], line: str, shares: Mapping[str, float], usual: float) -> Cost:
     """What a line costs beyond the usual rate. `shares`: how many of the tasks are of each kind."""
     mean = variance = 0.0
     for kind, share in shares.items():
-        cause, weight = f"{line}/{kind}", share * _PASSING
-        failures, rollouts = blame.failures.get(cause, _LINE[0]), blame.rollouts.get(cause, _LINE[1])
+        failures, rollouts = counts.get(f"{line}/{kind}", _LINE)
+        weight = share * _PASSING
         mean += weight * (math.exp(-usual) - math.exp(-failures / rollouts))
         variance += (weight / rollouts) ** 2 * failures
     return Cost(max(0.0, mean), math.sqrt(variance))

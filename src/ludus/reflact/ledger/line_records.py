@@ -108,17 +108,19 @@ class Gaussian(Struct, frozen=True, array_like=True):
     variance: float
 
 
-class Blame(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Blame(Struct, frozen=True, omit_defaults=True):
     """How often each cause spoils rollouts for which nothing named is to blame (`ludus.reflact.ledger.blame`)."""
 
-    rollouts: Mapping[str, float] = field(default_factory=dict[str, float])
+    causes: tuple[str, ...] = ()
+    """Their names. The other fields have a number for each, in this order."""
+    rollouts: tuple[float, ...] = ()
     """The rollouts that a cause could have spoiled, with those that it began with."""
-    failures: Mapping[str, float] = field(default_factory=dict[str, float])
+    failures: tuple[float, ...] = ()
     """How many of them it is taken to have spoiled."""
-    settled: Mapping[str, float] = field(default_factory=dict[str, float])
+    settled: tuple[float, ...] = ()
     """That part of `failures` which is not divided anew."""
-    unexplained: tuple[tuple[str, ...], ...] = ()
-    """The latest failures, each with its possible causes."""
+    unexplained: tuple[tuple[int, ...], ...] = ()
+    """The latest failures, each with the places of its possible causes."""
 
 
 class Assessment(Struct, frozen=True, array_like=True):

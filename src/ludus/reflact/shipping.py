@@ -32,7 +32,7 @@ from ludus.stats import Interval, PairedStats
 from ludus.store import decode_record
 from ludus.types import Rollout, Task
 
-_SURE, _IN_VAIN = 0.99, 0.02
+_SURE, _IN_VAIN = 0.999, 0.02
 """The certainties at which a single candidate is not measured any further."""
 _HALVING = (1, 2, 4)
 """The passes after which the weaker half of the candidates is dropped."""

@@ -171,8 +171,9 @@ def keep_better_half(candidates: Sequence[MeasuredSkill], judged: Sequence[ShipC
 
 
 def raise_bar(certainty: float, candidates: int) -> float:
-    """The certainty that the best of several candidates needs: one of them is more often lucky than a single one."""
-    return 1.0 - (1.0 - certainty) / max(1, candidates)
+    """The certainty that the best of several candidates needs: one of them is more often lucky than a single one. Each
+    further one counts half, because they share lines."""
+    return 1.0 - (1.0 - certainty) / (1.0 + 0.5 * max(0, candidates - 1))
 
 
 def choose_winner(finalists: Sequence[ShipCandidate], certainty: float) -> ShipCandidate | None:

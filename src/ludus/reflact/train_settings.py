@@ -137,7 +137,7 @@ class ShippingSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
     it is clear which skill is better. After some of them the weaker half of the candidates is dropped."""
     certainty: Probability = 0.95
     """For `certain`: a candidate is shipped if it is better than the initial skill with at least this probability.
-    Otherwise the initial skill stays."""
+    Otherwise the initial skill stays. The best of several candidates must be surer: of three, with 0.975 for 0.95."""
     reserve: Probability = 0.2
     """For the recipe `ledger`: the share of the rollouts, without the test, that is kept for shipping."""
 

@@ -307,7 +307,7 @@ class TrainSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
     def identity(self) -> dict[str, Any]:
         """The fields that are hashed into a run's identity. The proposer, the prompts and the optimizer's sampling are
         hashed there by themselves."""
-        apart = {"proposer", "exemplars", "sampling", "prompts"}
+        apart = {"proposer", "exemplars", "sampling", "prompts", *(("ledger",) if self.recipe == "reflact" else ())}
         fields = {name: value for name, value in get_recorded(self).items() if name not in apart}
         return {**fields, "gate": get_recorded(self.gate)}
 

@@ -1,13 +1,13 @@
-"""Train skills with a real model: Qwen2.5-Coder-1.5B as agent and as optimizer, on three environments. Takes hours.
+"""Train skills with a real model: Qwen2.5-Coder-1.5B as agent and as optimizer, on four environments. Takes hours.
 
     $ python bench/real.py --out runs/real                        all cells, in order; finished cells are skipped
     $ python bench/real.py --out runs/real --minutes 60           stop after this time; the next call goes on
     $ python bench/real.py --out runs/real --cells tickets/1      only cells that begin like this: environment/seed/arm
     $ python bench/real.py --out runs/real --minutes 0 --report   run nothing; write the table into docs/optimizer.md
 
-The environments are in `real_tasks/`: `tickets` (rules of a house that only feedback tells), `functions` (Python
-functions with hidden tests and conventions) and `shop` (questions that need SQL, with a tool). Tasks are made by code:
-24 to train, 16 to select, 40 sealed ones to test.
+The environments are in `real_tasks/`: `tickets` and `guests` (who is responsible for what: only feedback tells),
+`functions` (Python functions with hidden tests and conventions) and `shop` (questions that need SQL, with a tool).
+Tasks are made by code: 24 to train, 16 to select, 40 sealed ones to test.
 
 A cell is one arm in one environment with one seed, and a folder below `--out`. The arms:
 
@@ -48,7 +48,7 @@ TASKS = ROOT / "bench" / "real_tasks"
 GEPA = ("gepa==0.1.4",)
 MODEL = "qwen2.5-coder-1.5b"
 INITIAL = "Read the task with care.\n"
-ENVS = {"tickets": 16, "functions": 120, "shop": 120}
+ENVS = {"tickets": 16, "guests": 16, "functions": 120, "shop": 120}
 """The environments, and the longest reply in each, in tokens."""
 SEEDS = (1, 2, 3)
 SAMPLES = 5

@@ -1,16 +1,13 @@
 """Assign tickets to teams by rules of the house, which only feedback tells: the names of the teams say nothing."""
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
-from ludus.env import Env, EnvFacts
-from ludus.sandbox import Sandbox, SandboxSpec
-from ludus.types import Rollout, Score, Task
-
 sys.path.insert(0, str(Path(__file__).parent))
-from splits import cut
+from duties import Duties
+
+from ludus.env import EnvFacts
 
 TEAMS = ("atlas", "birch", "cedar", "delta")
 THINGS = (
@@ -40,29 +37,12 @@ Tickets about addresses go to delta.
 """All rules, written by hand: what a good skill can reach."""
 
 
-class Tickets(Env, frozen=True):
+class Tickets(Duties, frozen=True):
     """Assign tickets to teams by rules of the house."""
 
     name: ClassVar[str] = "tickets"
-    sandbox: ClassVar[SandboxSpec | None] = None
+    who, answers, topics, things = "team", TEAMS, TOPICS, THINGS
     system: ClassVar[str] = (
         f"Assign each ticket to one of the teams {', '.join(TEAMS)}. Answer with the name of the team alone."
     )
     facts: ClassVar[EnvFacts] = EnvFacts(scored="the right team, and no other, is named")
-
-    def tasks(self, split: str) -> Iterator[Task]:
-        tasks = [
-            Task(id=f"{topic}-{number}-{thing}", prompt=text.format(thing=thing), answer=team, kind=topic)
-            for topic, (team, texts) in TOPICS.items()
-            for number, text in enumerate(texts)
-            for thing in THINGS
-        ]
-        yield from cut(tasks, split, self.name)
-
-    async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
-        named = {team for team in TEAMS if team in rollout.answer.lower()}
-        right = named == {rollout.task.answer}
-        return Score.of(float(right), "Right." if right else f"The right team is {rollout.task.answer}.")
-
-    async def solve(self, task: Task, box: Sandbox | None) -> str:
-        return task.answer

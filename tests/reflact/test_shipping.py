@@ -17,6 +17,7 @@ from ludus.reflact.shipping import (
     judge_candidate,
     keep_better_half,
     make_claim,
+    raise_bar,
     ship,
     ship_best,
 )
@@ -108,6 +109,7 @@ def test_the_winner_has_the_largest_difference_and_must_be_certain():
     assert choose_winner([judge(0.3, 0.89)], 0.9) is None
     assert choose_winner([judge(-0.1, 0.95)], 0.9) is None
     assert choose_winner([], 0.9) is None
+    assert (raise_bar(0.9, 1), raise_bar(0.95, 3)) == (pytest.approx(0.9), pytest.approx(0.975))
     kept = keep_better_half([make_candidate(s) for s in (BAD, GOOD, HALF)], [judge(d, 0.5) for d in (0.0, 0.3, 0.1)])
     assert [each.skill for each in kept] == [GOOD, HALF]
 

@@ -63,7 +63,10 @@ def run(arguments: GatewayArguments) -> int:
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
     with asyncio.Runner(loop_factory=find_fastest_loop()) as runner:
-        return runner.run(_serve(config, token, score_token, as_json=arguments.json))
+        try:
+            return runner.run(_serve(config, token, score_token, as_json=arguments.json))
+        except asyncio.CancelledError:  # interrupted once more, while it waited for requests
+            return 130
 
 
 def check_host(host: str, token: str, section: str) -> None:

@@ -32,7 +32,7 @@ from ludus.stats import Interval, PairedStats
 from ludus.store import decode_record
 from ludus.types import Rollout, Task
 
-_SURE, _IN_VAIN = 0.99, 0.02
+_SURE, _IN_VAIN = 0.999, 0.02
 """The certainties at which a single candidate is not measured any further."""
 _HALVING = (1, 2, 4)
 """The passes after which the weaker half of the candidates is dropped."""
@@ -96,7 +96,7 @@ async def ship(
             break
     results = [_judge(each, series, initial) for each in rivals]
     finalists = [each for each in results if each.skill in {rival.skill for rival in left}]
-    winner = choose_winner(finalists, settings.certainty)
+    winner = choose_winner(finalists, raise_bar(settings.certainty, len(rivals)))
     return Shipment(
         candidates=tuple(results),
         initial=series[initial].measure,
@@ -168,6 +168,12 @@ def keep_better_half(candidates: Sequence[MeasuredSkill], judged: Sequence[ShipC
     ranked = sorted(range(len(candidates)), key=lambda place: -judged[place].difference)
     kept = set(ranked[: math.ceil(len(candidates) / 2)])
     return [candidate for place, candidate in enumerate(candidates) if place in kept]
+
+
+def raise_bar(certainty: float, candidates: int) -> float:
+    """The certainty that the best of several candidates needs: one of them is more often lucky than a single one. Each
+    further one counts half, because they share lines."""
+    return 1.0 - (1.0 - certainty) / (1.0 + 0.5 * max(0, candidates - 1))
 
 
 def choose_winner(finalists: Sequence[ShipCandidate], certainty: float) -> ShipCandidate | None:

@@ -137,7 +137,7 @@ class ShippingSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
     it is clear which skill is better. After some of them the weaker half of the candidates is dropped."""
     certainty: Probability = 0.95
     """For `certain`: a candidate is shipped if it is better than the initial skill with at least this probability.
-    Otherwise the initial skill stays."""
+    Otherwise the initial skill stays. The best of several candidates must be surer: of three, with 0.975 for 0.95."""
     reserve: Probability = 0.2
     """For the recipe `ledger`: the share of the rollouts, without the test, that is kept for shipping."""
 
@@ -307,7 +307,7 @@ class TrainSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
     def identity(self) -> dict[str, Any]:
         """The fields that are hashed into a run's identity. The proposer, the prompts and the optimizer's sampling are
         hashed there by themselves."""
-        apart = {"proposer", "exemplars", "sampling", "prompts"}
+        apart = {"proposer", "exemplars", "sampling", "prompts", *(("ledger",) if self.recipe == "reflact" else ())}
         fields = {name: value for name, value in get_recorded(self).items() if name not in apart}
         return {**fields, "gate": get_recorded(self.gate)}
 

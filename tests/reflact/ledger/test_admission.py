@@ -58,6 +58,16 @@ def test_labels_with_the_same_line_and_a_common_task_become_one_situation():
     assert not after.merged, "no task in common: the text is only general"
 
 
+def test_a_better_version_of_a_line_is_about_the_same_situation_whatever_its_label_says():
+    known = [make_situation("units", ["t1", "t2"]), make_situation("measure", ["t2", "t3"])]
+    ledger = make_ledger([make_line("L1", "units", weight=2.0, birth_weight=0.4)], known)
+    after, _ = admit_proposals(ledger, [propose("Write each unit.", "measure", ["t3"], replaces="L1")], 5, TUNING)
+    assert after.merged == {"measure": "units"} and [line.situation for line in after.lines] == ["units", "units"]
+    apart = make_ledger([make_line("L1", "units", weight=2.0, birth_weight=0.4)], [known[0], make_situation("dates")])
+    after, _ = admit_proposals(apart, [propose("Write each unit.", "dates", ["t9"], replaces="L1")], 5, TUNING)
+    assert not after.merged and after.lines[1].situation == "units", "they compete, but the labels stay apart"
+
+
 def test_a_replacement_starts_with_the_weight_of_the_old_line_and_both_compete():
     old = make_line("L1", weight=-1.0, birth_weight=0.4)
     after, _ = admit_proposals(make_ledger([old]), [propose("Better.", replaces="L1")], 2, TUNING)

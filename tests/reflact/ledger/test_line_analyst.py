@@ -60,7 +60,7 @@ async def test_the_reply_becomes_causes_and_proposals_with_their_true_origin(wor
         "notes": ["Remember."],
     }
     found = await analyse(ScriptedView(world, lambda messages: reply))
-    assert found.causes == {1: RolloutCauses(1, ("units",), ("L1",)), 2: RolloutCauses(2)}
+    assert found.causes == {1: RolloutCauses(1, ("units",), ("L1",)), 2: RolloutCauses(2, (), ("L1",))}
     assert [(p.edit.evidence, p.edit.support, p.replaces) for p in found.proposals] == [
         (("t1",), 1, ""),
         (("t2",), 1, "L1"),
@@ -115,5 +115,5 @@ def test_a_reply_is_read_for_what_its_items_imply():
         ),
     )
     causes = read_causes(reply, lines)
-    assert causes == {1: RolloutCauses(1, ("units",)), 2: RolloutCauses(2, ("dates",), ("P1",))}
+    assert causes == {1: RolloutCauses(1, ("units",), ("L1",)), 2: RolloutCauses(2, ("dates",), ("P1",))}
     assert [find_deleted(item, lines) for item in reply.items] == ["", "P1", ""]

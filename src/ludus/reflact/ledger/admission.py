@@ -24,7 +24,7 @@ def admit_proposals(
     for proposal in proposals:
         label = find_label(proposal.situation, [each.label for each in ledger.situations], ledger.merged)
         ledger = merge_by_line(ledger, replace(proposal, situation=label))
-        label = ledger.merged.get(label, label)
+        label = _get_replaced_label(ledger, proposal) or ledger.merged.get(label, label)
         ledger, change = _admit(ledger, replace(proposal, situation=label), step, tuning)
         changes.append(change)
         if change.change in ("new", "revived"):
@@ -71,17 +71,31 @@ def _admit(
 
 
 def merge_by_line(ledger: LineLedger, proposal: LineProposal) -> LineLedger:
-    """The ledger in which the proposal's situation and that of a line with the same text are one, if they spoiled a
-    task in common: two names for one cause lead to the same advice. The text alone could be general advice."""
+    """The ledger in which the proposal's situation and that of a known line are one, if they spoiled a task in common:
+    the line that the proposal is a better version of, or one with the same text. Two names for one cause lead to the
+    same advice. The text alone could be general advice."""
+    for same in _list_kin(ledger, proposal):
+        label = ledger.merged.get(proposal.situation, proposal.situation)
+        if same.passage or same.by_outcome or same.situation == label:
+            continue
+        known = {situation.label: situation for situation in ledger.situations}
+        one, other = known.get(same.situation), known.get(label)
+        tasks = {*proposal.edit.evidence, *(other.called if other else ())}
+        if one is not None and tasks & set(one.called):
+            ledger = merge_situations(ledger, one, other or Situation(label=label))
+    return ledger
+
+
+def _list_kin(ledger: LineLedger, proposal: LineProposal) -> list[Line]:
+    """The line that a proposal replaces, and one with its text."""
     same = find_same(ledger.lines, proposal.edit)
-    if same is None or same.passage or same.by_outcome or same.situation == proposal.situation:
-        return ledger
-    known = {situation.label: situation for situation in ledger.situations}
-    one, other = known.get(same.situation), known.get(proposal.situation)
-    tasks = {*proposal.edit.evidence, *(other.called if other else ())}
-    if one is None or not tasks & set(one.called):
-        return ledger
-    return merge_situations(ledger, one, other or Situation(label=proposal.situation))
+    return [line for line in ledger.lines if line is same or line.id == proposal.replaces]
+
+
+def _get_replaced_label(ledger: LineLedger, proposal: LineProposal) -> str:
+    """The situation of the line that a proposal is a better version of: both compete for its place."""
+    old = next((line for line in ledger.lines if line.id == proposal.replaces), None)
+    return old.situation if old is not None and not old.passage and not old.by_outcome else ""
 
 
 def merge_situations(ledger: LineLedger, one: Situation, other: Situation) -> LineLedger:

@@ -1,8 +1,10 @@
 """Assessment: the net gain of each line, which lines are in the working text, and which are retired. Pure.
 
 The gain of a line is the accuracy that it should add: how sure it is that it works, times how often its situation
-comes back without a line, times the share of tasks that call for it. Its side effect (`beliefs`) and the harm that
-analysts suspect are added and taken off. A line enters the working text above one bar and leaves it below a lower one.
+comes back without a line, times the share of tasks that call for it. Its side effect and the harm that analysts
+suspect are added and taken off. The side effect of a line about a situation is what it costs by the failures that
+nothing else explains (`blame`); that of any other line is what outcomes say (`beliefs`). A line enters the working text
+above one bar and leaves it below a lower one.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -11,10 +13,13 @@ from msgspec.structs import replace
 
 from ludus.reflact.ledger.beliefs import (
     KindSlope,
+    SideEffect,
     compute_normal_cdf,
     compute_side_effect,
     compute_slopes,
 )
+from ludus.reflact.ledger.blame import Cost, compute_cost, compute_usual_rate, count_causes
+from ludus.reflact.ledger.file_reach import get_reach
 from ludus.reflact.ledger.line_records import (
     Assessment,
     Line,
@@ -33,8 +38,25 @@ _HARM_FROM = compute_logit(0.3)
 def assess_lines(ledger: LineLedger, tuning: LedgerTuning) -> dict[str, Assessment]:
     """The assessment of each line that is alive, by its id."""
     situations = {situation.label: situation for situation in ledger.situations}
-    slopes = list_slopes(ledger)
-    return {line.id: _assess(ledger, line, situations.get(line.situation), slopes, tuning) for line in ledger.alive}
+    slopes, counts = list_slopes(ledger), count_causes(ledger.blame)
+    shares = {kind: each.share for kind, each in slopes.items()}
+    usual = compute_usual_rate(counts)
+    costs = {
+        line.id: compute_cost(counts, line.id, _list_reached(ledger, line, shares), usual)
+        for line in ledger.alive
+        if not line.is_free
+    }
+    return {
+        line.id: _assess(ledger, line, situations.get(line.situation), slopes, costs.get(line.id), tuning)
+        for line in ledger.alive
+    }
+
+
+def _list_reached(ledger: LineLedger, line: Line, shares: Mapping[str, float]) -> Mapping[str, float]:
+    """How many of the tasks are of each kind and read the line."""
+    if not line.edit.path:
+        return shares
+    return {kind: share * get_reach(ledger, line, kind) for kind, share in shares.items()}
 
 
 def list_slopes(ledger: LineLedger) -> dict[str, KindSlope]:
@@ -45,12 +67,17 @@ def list_slopes(ledger: LineLedger) -> dict[str, KindSlope]:
 
 
 def _assess(
-    ledger: LineLedger, line: Line, situation: Situation | None, slopes: Mapping[str, KindSlope], tuning: LedgerTuning
+    ledger: LineLedger,
+    line: Line,
+    situation: Situation | None,
+    slopes: Mapping[str, KindSlope],
+    cost: Cost | None,
+    tuning: LedgerTuning,
 ) -> Assessment:
     share = len(situation.called) / max(1, len(ledger.seen)) if situation else 0.0
     rate = situation.rate if situation else 0.0
     gain = 0.0 if line.by_outcome else line.works * max(0.0, rate - tuning.slip) * min(1.0, share) * line.reach
-    side = compute_side_effect(ledger, line, slopes)
+    side = SideEffect(-cost.mean, cost.deviation) if cost else compute_side_effect(ledger, line, slopes)
     if line.passage:
         gain = tuning.passage_gain
     harm = 0.0

@@ -2,12 +2,12 @@
 
 A rollout passes if a score is positive. The score is a sum of effects and of noise:
 
-    base + kind + task + for each line in the text: its effect on this kind of task + the effect of any line,
+    base + kind + task + for each such line in the text: its effect on this kind of task + the effect of any line,
                                                     and, if the task called for it: its help + the help of any line
 
 Each effect has an independent normal distribution. A rollout updates those that take part in it, by assumed density
-filtering for a probit likelihood: no matrix, a few multiplications per effect. The analysts' names tell whether a line
-works; these beliefs tell what lines do besides, such as harm to tasks that did not need them.
+filtering for a probit likelihood: no matrix, a few multiplications per effect. Effects are those of passages of the
+initial skill, and of lines whose proposer names no situations. What other lines do besides is in `blame`.
 """
 
 import math
@@ -47,17 +47,24 @@ def get_effect(beliefs: Mapping[str, Gaussian], line: str, kind: str) -> Gaussia
 
 
 def update_beliefs(
-    beliefs: dict[str, Gaussian], task: str, kind: str, lines: Sequence[str], called: Sequence[str], outcome: float
+    beliefs: dict[str, Gaussian],
+    task: str,
+    kind: str,
+    lines: Sequence[str],
+    called: Sequence[str],
+    outcome: float,
+    *,
+    crowd: int = 0,
 ) -> None:
-    """Add the outcome of one rollout. `lines` are the lines of its text, `called` those of them whose situation has
-    spoiled this task before. `outcome` is 1 if it passed, 0 if it failed, and a graded score counts as so much of a
-    pass and so much of a failure."""
+    """Add the outcome of one rollout. `lines` are the lines of its text that outcomes judge, `called` the lines whose
+    situation has spoiled this task before, `crowd` the number of other lines, if it may matter. `outcome` is 1 if the
+    rollout passed, 0 if it failed, and a graded score counts as so much of a pass and so much of a failure."""
     factors: list[tuple[str, float, Gaussian]] = [
         ("base", 1.0, beliefs.get("base", _BASE)),
         (name := f"kind/{kind}", 1.0, beliefs.get(name, _KIND)),
         (name := f"task/{task}", 1.0, beliefs.get(name, _TASK)),
     ]
-    proposed = 0
+    proposed = crowd
     for line in lines:
         name, own = name_effect(line, kind), is_passage(line)
         proposed += not own
@@ -117,6 +124,7 @@ def compute_slopes(ledger: LineLedger, called: Mapping[str, Sequence[str]]) -> d
     effects = [  # of each working line: the line, how the names of its effects begin, the prior, what any line adds
         (line, name_effect(line.id, ""), _PASSAGE if line.passage else _EFFECT, 0.0 if line.passage else any_effect)
         for line in ledger.get_lines(ledger.working)
+        if line.is_free
     ]
     starts = {
         kind: base
@@ -165,9 +173,9 @@ def _predict(
         (1.0, beliefs.get("base", _BASE)),
         (1.0, beliefs.get(f"kind/{kind}", _KIND)),
         (1.0, beliefs.get(f"task/{task}", _TASK)),
-        *((1.0, get_effect(beliefs, line.id, kind)) for line in lines),
+        *((1.0, get_effect(beliefs, line.id, kind)) for line in lines if line.is_free),
         *((1.0, beliefs.get(f"help/{line.id}", _HELP)) for line in called),
-        (float(sum(not line.passage for line in lines)), beliefs.get("any effect", _ANY_EFFECT)),
+        (float(sum(line.by_outcome for line in lines)), beliefs.get("any effect", _ANY_EFFECT)),
         (float(len(called)), beliefs.get("any help", _ANY_HELP)),
     ]
     mean = math.fsum(times * belief.mean for times, belief in parts)

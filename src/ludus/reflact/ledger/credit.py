@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from ludus.reflact.ledger.beliefs import update_beliefs
+from ludus.reflact.ledger.blame import add_outcomes, list_causes
 from ludus.reflact.ledger.file_reach import count_reads
 from ludus.reflact.ledger.line_records import Line, LineLedger, Reading, Situation
 from ludus.reflact.ledger.settings import LedgerTuning
@@ -19,6 +20,8 @@ from ludus.reflact.ledger.situations import find_label
 
 _MOST_WEIGHT = 5.0
 _HARM_RANGE = (-4.0, 6.0)
+_MENDS = 0.8
+"""The probability of working from which a line's situation is no explanation of a failure."""
 
 
 def add_readings(ledger: LineLedger, readings: Sequence[Reading], tuning: LedgerTuning) -> LineLedger:
@@ -26,6 +29,7 @@ def add_readings(ledger: LineLedger, readings: Sequence[Reading], tuning: Ledger
     lines = {line.id: line for line in ledger.lines}
     situations = {situation.label: situation for situation in ledger.situations}
     seen, beliefs, reads = dict(ledger.seen), dict(ledger.beliefs), ledger.reads
+    outcomes: list[tuple[tuple[str, ...], bool]] = []
     passages = {line.id for line in ledger.get_lines(ledger.working) if line.passage}
     whole, whole_passed = ledger.whole, ledger.whole_passed
     for reading in readings:
@@ -46,21 +50,39 @@ def add_readings(ledger: LineLedger, readings: Sequence[Reading], tuning: Ledger
                     find_label(label, situations, ledger.merged) for label in reading.situations if label.strip()
                 )
             )
+            if reading.passed or not (reading.suspects or _is_explained(named, present)):
+                outcomes.append((_list_causes(reading, present, situations), reading.passed))
             for line in present:
                 lines[line.id] = _credit_line(line, reading, named, situations, tuning)
             _count_controls(reading, named, present, situations)
         called = [line.id for line in present if _is_called(situations, line.situation, reading.task)]
-        update_beliefs(beliefs, reading.task, reading.kind, [line.id for line in present], called, reading.outcome)
+        free = [line.id for line in present if line.is_free]
+        crowd = sum(not line.is_free for line in present) if reads else 0  # of packages: what text costs its readers
+        update_beliefs(beliefs, reading.task, reading.kind, free, called, reading.outcome, crowd=crowd)
     return replace(
         ledger,
         lines=tuple(lines.values()),
         situations=tuple(situations.values()),
         seen=seen,
         beliefs=beliefs,
+        blame=add_outcomes(ledger.blame, outcomes),
         whole=whole,
         whole_passed=whole_passed,
         reads=reads,
     )
+
+
+def _is_explained(named: Sequence[str], present: Iterable[Line]) -> bool:
+    """Whether a situation was named that no line of the text seems to have mended."""
+    mended = {line.situation for line in present if line.works > _MENDS}
+    return any(label not in mended for label in named)
+
+
+def _list_causes(reading: Reading, present: Sequence[Line], situations: dict[str, Situation]) -> tuple[str, ...]:
+    covered = {line.situation for line in present}
+    missing = any(reading.task in each.called and label not in covered for label, each in situations.items())
+    lines = [line.id for line in present if not line.is_free]
+    return list_causes(reading.task, reading.kind, lines, missing=missing)
 
 
 def _credit_line(

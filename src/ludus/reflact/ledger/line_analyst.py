@@ -166,16 +166,18 @@ def read_causes(reply: LineReply, lines: Sequence[Line]) -> dict[int, RolloutCau
     """The causes that a reply names, by the number of the rollout, with what its items imply.
 
     Of a rollout without any situation, those of the new lines that were learned from it have spoiled it. A line that
-    should be deleted or changed is a suspect in the rollouts that say so.
+    should be deleted or changed is a suspect in the rollouts that say so. So is one that should be replaced, where an
+    analyst who names situations has named none.
     """
     causes = {entry.rollout: entry for entry in reply.rollouts}
     named = {number for number, entry in causes.items() if entry.situations}
     for item in reply.items:
         accused = find_deleted(item, lines) or find_changed(item, lines)
+        replaced = find_replaced(item, lines) if named else ""
         for number in item.rollouts:
             entry = causes.get(number, RolloutCauses(number))
-            if accused:
-                causes[number] = replace(entry, suspects=(*entry.suspects, accused))
+            if suspect := accused or (replaced if number not in named else ""):
+                causes[number] = replace(entry, suspects=(*entry.suspects, suspect))
             elif number not in named and not item.replaces and item.op == "append":
                 causes[number] = replace(entry, situations=(*entry.situations, item.situation))
     return causes
@@ -187,6 +189,11 @@ def find_deleted(item: LineItem, lines: Sequence[Line]) -> str:
         return ""
     wanted = item.target.strip() or item.replaces
     return next((line.id for line in lines if wanted in (line.id, line.edit.content) or item.replaces == line.id), "")
+
+
+def find_replaced(item: LineItem, lines: Sequence[Line]) -> str:
+    """The proposed line that an item is a better version of."""
+    return next((line.id for line in lines if line.id == item.replaces and not line.passage), "")
 
 
 def find_changed(item: LineItem, lines: Sequence[Line]) -> str:

@@ -68,6 +68,11 @@ class Line(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
         return (2 + self.tries) / (2 + self.tries + self.unread)
 
     @property
+    def is_free(self) -> bool:
+        """Whether it is about no situation that analysts name: outcomes alone say what it does."""
+        return self.passage or self.by_outcome
+
+    @property
     def is_alive(self) -> bool:
         return self.retired == 0
 
@@ -128,6 +133,21 @@ class Gaussian(Struct, frozen=True, array_like=True, gc=False):
     variance: float
 
 
+class Blame(Struct, frozen=True, omit_defaults=True):
+    """How often each cause spoils rollouts for which nothing named is to blame (`ludus.reflact.ledger.blame`)."""
+
+    causes: tuple[str, ...] = ()
+    """Their names. The other fields have a number for each, in this order."""
+    rollouts: tuple[float, ...] = ()
+    """The rollouts that a cause could have spoiled, with those that it began with."""
+    failures: tuple[float, ...] = ()
+    """How many of them it is taken to have spoiled."""
+    settled: tuple[float, ...] = ()
+    """That part of `failures` which is not divided anew."""
+    unexplained: tuple[tuple[int, ...], ...] = ()
+    """The latest failures, each with the places of its possible causes."""
+
+
 class Assessment(Struct, frozen=True, array_like=True, gc=False):
     """What a line is worth, in accuracy."""
 
@@ -169,6 +189,7 @@ class LineLedger(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Beliefs about effects on the outcome, by name (`ludus.reflact.ledger.beliefs`)."""
     reads: Mapping[str, FileReads] = field(default_factory=dict[str, FileReads])
     """How often the files of a package are read, by kind and path (`ludus.reflact.ledger.file_reach`)."""
+    blame: Blame = Blame()
 
     def get_lines(self, ids: Iterable[str]) -> tuple[Line, ...]:
         """The lines with these ids, in the order of birth."""

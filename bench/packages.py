@@ -1,13 +1,13 @@
 """Training of skill packages, in simulated worlds whose truth is known.
 
     $ python bench/packages.py                  the report: held-out worlds, 20 of each family (about 8 CPU minutes)
-    $ python bench/packages.py --results FILE   the same; finished runs are kept, so the command goes on if it was stopped
+    $ python bench/packages.py --results FILE   the same; goes on from the runs that are in FILE
     $ python bench/packages.py --peers          install GEPA and SkillOpt first (about 200 MB, once), and run them too
     $ python bench/packages.py --quick          one development world of `flat` and one of `scripts`; no targets
     $ python bench/packages.py --development    the worlds on which constants may be chosen; no targets
     $ python bench/packages.py --docs           also write the table into docs/skills.md
-    $ python bench/packages.py --slots          60 real rollouts in bwrap slots in each of two worlds: is what slots record
-                                                what agents did?
+    $ python bench/packages.py --slots          60 real rollouts in bwrap slots in each of two worlds:
+                                                is what slots record what agents did?
 
 The worlds are in `peers/package_worlds.py`. Each is trained as a package, and as one document that says the same at
 the start, with equally many rollouts, by the real trainer with its defaults (recipe `ledger`). Rollouts are simulated;

@@ -1,6 +1,6 @@
 """Training of skill packages, in simulated worlds whose truth is known.
 
-    $ python bench/packages.py                  the report: held-out worlds, 20 of each family (about 8 CPU minutes)
+    $ python bench/packages.py                  the report: held-out worlds, 20 of each family (about 13 CPU minutes)
     $ python bench/packages.py --results FILE   the same; goes on from the runs that are in FILE
     $ python bench/packages.py --peers          install GEPA and SkillOpt first (about 200 MB, once), and run them too
     $ python bench/packages.py --quick          one development world of `flat` and one of `scripts`; no targets

@@ -1,11 +1,13 @@
 """Training of skill packages, in simulated worlds whose truth is known.
 
-    $ python bench/packages.py                  the report: held-out worlds, 20 seeds (about 8 CPU minutes)
-    $ python bench/packages.py --peers          install GEPA and SkillOpt first (about 200 MB, once)
-    $ python bench/packages.py --quick          2 small worlds of two families; no targets (a minute)
+    $ python bench/packages.py                  the report: held-out worlds, 20 of each family (about 13 CPU minutes)
+    $ python bench/packages.py --results FILE   the same; goes on from the runs that are in FILE
+    $ python bench/packages.py --peers          install GEPA and SkillOpt first (about 200 MB, once), and run them too
+    $ python bench/packages.py --quick          one development world of `flat` and one of `scripts`; no targets
     $ python bench/packages.py --development    the worlds on which constants may be chosen; no targets
     $ python bench/packages.py --docs           also write the table into docs/skills.md
-    $ python bench/packages.py --slots          real rollouts in bwrap slots: is what slots record what agents did?
+    $ python bench/packages.py --slots          60 real rollouts in bwrap slots in each of two worlds:
+                                                is what slots record what agents did?
 
 The worlds are in `peers/package_worlds.py`. Each is trained as a package, and as one document that says the same at
 the start, with equally many rollouts, by the real trainer with its defaults (recipe `ledger`). Rollouts are simulated;
@@ -236,8 +238,8 @@ def main() -> int:
         description=summary, epilog=rest, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--peers", action=argparse.BooleanOptionalAction, help="default: the peers that are installed")
-    parser.add_argument("--seeds", type=int, default=20, help="worlds per family (default 20)")
-    parser.add_argument("--quick", action="store_true", help="a look: one world of two families, no peers, no targets")
+    parser.add_argument("--seeds", type=int, default=20, help="worlds per family (default 20; one with --quick)")
+    parser.add_argument("--quick", action="store_true", help="one world of two families, no peers, no targets")
     parser.add_argument("--development", action="store_true", help="development worlds, no targets")
     parser.add_argument("--docs", action="store_true", help=f"write the table into {PAGE.relative_to(ROOT)}")
     parser.add_argument("--families", help="only these: 'routed; flat'")
@@ -247,12 +249,14 @@ def main() -> int:
     parser.add_argument("--cache", type=Path, default=CACHE, help=f"folder for the peers (default {CACHE})")
     parser.add_argument("--slots", action="store_true", help="real rollouts in slots instead, two worlds")
     given = parser.parse_args()
+    if given.docs and (given.quick or given.development or given.slots or given.families):
+        parser.error("--docs is for the whole report: leave out --quick, --development, --slots and --families")
     pythons = find_pythons(given.cache, False if given.quick or given.slots else given.peers)
     if given.slots:
         return run_slots(pythons["ludus"])
     families = _list_wanted(given.families, ("flat", "scripts") if given.quick else FAMILIES)
     arms = [arm for arm in _list_wanted(given.arms, tuple(ARMS)) if ARMS[arm][0] in pythons]
-    first = 1000 if given.development or given.quick else 0
+    first = 1000 if given.development or given.quick else 1  # held-out world 0 was looked at before the report
     seeds = range(first, first + (1 if given.quick else given.seeds))
     held_out = not (given.development or given.quick)
     rows = run_jobs(make_jobs(families, seeds, arms, held_out), pythons, given.workers, given.results)

@@ -119,7 +119,7 @@ def _list_tools(settings: ToolsSettings) -> Iterator[str]:
     if name := settings.distribution:
         own = PUBLISHED[name].percent if name in PUBLISHED else ()  # an unknown one is refused when the run is opened
         drawn = settings.distributions.get(name, dict(own))
-        places[f"tools.distribution {name}"] = [toolset for toolset, percent in drawn.items() if percent]
+        places[f"tools.distribution {name}"] = tuple(toolset for toolset, percent in drawn.items() if percent)
     for place, names in places.items():
         if away := sorted({*names} - _LOCAL_TOOLS - {*settings.disabled}):
             yield f"{place}: {', '.join(away)} may send what the agent knows over the network"

@@ -10,6 +10,7 @@ from ludus.errors import ConfigError
 from ludus.reflact.items import Document, Suggestion
 from ludus.reflact.ledger.line_analyst import LineItem, LineReply
 from ludus.reflact.prompt_templates import Prompts, find_fields
+from ludus.reflact.proposers.plain import RuleReply
 from ludus.reflact.stages import aggregate, appendix, reflect, select, update
 from ludus.reflact.stages import optimizer_memory as meta
 from ludus.reflact.stages import slow_update as slow
@@ -106,6 +107,7 @@ REPLIES = {
     "item_document": Document,
     "item_files": Edit,
     "line_pointer": LineItem,
+    "plain_rule": RuleReply,
 }
 
 
@@ -117,8 +119,12 @@ def test_runs_of_the_first_version_find_their_prompts_unchanged():
 
 @pytest.mark.parametrize("name", REPLIES)
 def test_the_examples_in_a_prompt_are_replies_that_the_code_accepts(name: str):
-    (example,) = re.findall(r"```json\n(.*?)```", OURS.get_text(name), re.DOTALL)
-    lines = example.splitlines() if name in ("item_edit", "item_files") else [example]
+    if name == "plain_rule":  # a small model copies the fences of a block
+        lines = re.findall(r"^{.*}$", OURS.get_text(name), re.MULTILINE)
+        assert len(lines) == 2
+    else:
+        (example,) = re.findall(r"```json\n(.*?)```", OURS.get_text(name), re.DOTALL)
+        lines = example.splitlines() if name in ("item_edit", "item_files") else [example]
     for line in lines:
         value = msgspec.json.decode(line, type=REPLIES[name])
         assert set(msgspec.json.decode(line)) <= set(value.__struct_fields__)

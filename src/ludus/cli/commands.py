@@ -170,7 +170,7 @@ COMMANDS = (
     Listing(
         "look",
         "transcripts",
-        "look at past sessions of agents: formats, skills in use, what is left out and what is masked",
+        "look at past sessions of agents: skills in use, what is left out, what is masked",
         "ludus.cli.transcripts",
     ),
     Listing("look", "envs", "list the environments that come with Ludus", "ludus.cli.envs"),

@@ -3,7 +3,7 @@
     lock ── look ── backup ── build beside ── exchange ── look again ── receipt ── remove the old one
                               (journal: building)  (journal: built)     (journal: exchanged)
 
-The live skill is replaced as a whole, in one step: whoever reads it sees the old one or the new one. It is replaced
+The live skill is replaced as a whole, in one step: a reader sees the old one or the new one. It is replaced
 only if its files are those that the patch is for. What the exchange brought out is compared with what was looked at
 before: if somebody wrote to it in between, it is exchanged back. So no foreign edit is overwritten.
 

@@ -20,7 +20,7 @@ from ludus.reflact.ledger.situations import find_label
 
 _MOST_WEIGHT = 5.0
 _HARM_RANGE = (-4.0, 6.0)
-_MENDS = 0.8
+_PREVENTS = 0.8
 """The probability of working from which a line's situation is no explanation of a failure."""
 
 
@@ -73,9 +73,9 @@ def add_readings(ledger: LineLedger, readings: Sequence[Reading], tuning: Ledger
 
 
 def _is_explained(named: Sequence[str], present: Iterable[Line]) -> bool:
-    """Whether a situation was named that no line of the text seems to have mended."""
-    mended = {line.situation for line in present if line.works > _MENDS}
-    return any(label not in mended for label in named)
+    """Whether a situation was named that no line of the text seems to prevent."""
+    prevented = {line.situation for line in present if line.works > _PREVENTS}
+    return any(label not in prevented for label in named)
 
 
 def _list_causes(reading: Reading, present: Sequence[Line], situations: dict[str, Situation]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ import msgspec
 from ludus.arguments import RunArguments, make_argument
 from ludus.command import ENGINE, ROLLOUTS, RUN_TAKES, Command
 from ludus.command.run_command import RunResult, RunWork, run_command
+from ludus.command.settings import recall_number
 from ludus.command.terminal import format_count
 from ludus.config import Config
 from ludus.config.tree import TRAINING, WEIGHTS
@@ -54,8 +55,11 @@ HEADROOM = RunKind(
 )
 
 
+HINTS = 16
+
+
 class HeadroomArguments(RunArguments):
-    hints: int
+    hints: int | None
 
 
 def run(arguments: HeadroomArguments) -> int:
@@ -68,9 +72,9 @@ class HeadroomWork(RunWork):
     kind = HEADROOM
 
     def __init__(self, config: Config, arguments: HeadroomArguments) -> None:
-        if arguments.hints < 0:
-            raise ConfigError(f"--hints is {arguments.hints}: use 0 for none")
-        self.config, self.hints = config, arguments.hints
+        self.config, self.hints = config, recall_number(config, "hints", arguments.hints, HINTS)
+        if self.hints < 0:
+            raise ConfigError(f"--hints is {self.hints}: use 0 for none")
         self.plan = make_plan(config)
         self.env = self.plan.env
         self.quiet = arguments.quiet or arguments.json
@@ -180,9 +184,10 @@ COMMAND = Command(
         make_argument(
             "--hints",
             type=int,
-            default=16,
+            default=None,
             metavar="N",
-            help="how many train tasks are run with the reference answer as a hint, for the upper bound; default: 16",
+            help="how many train tasks are run with the reference answer as a hint, for the upper bound; "
+            f"default: {HINTS}",
         ),
     ),
     HeadroomArguments,

@@ -336,6 +336,13 @@ class ScoreBucket(Struct, frozen=True):
     """The 95 % interval of `hard`, with the task as the unit."""
 
 
+def project_bucket(gate: Gate, bucket: ScoreBucket) -> float | None:
+    """The mean score of these tasks by the gate's metric."""
+    if bucket.hard is None or bucket.soft is None:
+        return None
+    return project(gate, bucket.hard, bucket.soft)
+
+
 class SplitScores(Struct, frozen=True):
     """The scores of a skill on the test split."""
 
@@ -436,7 +443,8 @@ class BestOfArm(Struct, frozen=True, kw_only=True):
     excluded: int = 0
     """Test tasks that are left out because samples of theirs have no score."""
     passed: float | None
-    """The share of tasks of which at least one sample passes; None without a task."""
+    """The share of tasks of which at least one sample passes; with graded scores, the mean of the best sample's score.
+    None without a task."""
     interval: Interval | None
     pass_at: Mapping[int, float]
     """The same for fewer samples, without bias: 1, 2, 4, …"""
@@ -479,6 +487,8 @@ class ClaimArms(Struct, frozen=True, kw_only=True):
     """What they took, with the optimizer's replies."""
     best_of: BestOfArm | None = None
     transfers: tuple[TransferArm, ...] = ()
+    metric: str | UnsetType = UNSET
+    """What all results are, as in the claim. Unset in runs of earlier versions, which compared passed tasks."""
 
 
 class EpochStats(Struct, frozen=True):

@@ -193,7 +193,7 @@ def print_training(
         console.print(
             make_text(f"{last.claim.sentence}\n", "bold green" if last.claim.is_better else "bold"), soft_wrap=True
         )
-        print_arms(last, console)
+        print_arms(last, console, gate)
     steps = make_table("step", "epoch", "decision", "candidate", "points", "current", "best", "train", whole=(2,))
     for record in records:
         if isinstance(record, Step):

@@ -569,6 +569,22 @@ def count_useless_replies(records: Sequence[Record]) -> int:
     return replies if replies == sum(event.replies for event in events) else 0
 
 
+def explain_equal_scores(records: Sequence[Record]) -> str:
+    """What to do if all train rollouts have the same score, so that there was nothing to learn from; else nothing."""
+    steps = [record for record in records if isinstance(record, Step)]
+    scores = {step.soft for step in steps if step.soft is not None}
+    tally = steps[-1].state.scores if steps else UNSET
+    alike = bool(tally) and tally.lowest == tally.highest
+    if len(scores) != 1 or not (alike or scores <= {0.0, 1.0}):
+        return ""
+    if scores == {1.0}:
+        return "every train rollout has the full score: there is nothing to learn from. Use harder tasks"
+    return (
+        f"every train rollout scores {scores.pop():g}: nothing shows what helps. Read some of them, and ask `ludus "
+        "headroom` whether the agent can do these tasks when it is told the result"
+    )
+
+
 class Exclusions(NamedTuple):
     """How many rollouts of a run have no score, and how many rollouts there were."""
 

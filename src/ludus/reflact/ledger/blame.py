@@ -10,7 +10,6 @@ left them out, with no need of suspects.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from operator import truediv
 from typing import NamedTuple
 
 from ludus.reflact.ledger.line_records import Blame
@@ -60,7 +59,7 @@ def add_outcomes(blame: Blame, outcomes: Sequence[tuple[tuple[str, ...], bool]])
             rollouts[places[cause]] += 1.0
         if not passed:
             unexplained.append(tuple(places[cause] for cause in causes))
-    rates = list(map(truediv, failures, rollouts))
+    rates = [count / number for count, number in zip(failures, rollouts, strict=True)]
     _divide(settled, unexplained[:-_REVISITED], rates)
     failures, recent = list(settled), unexplained[-_REVISITED:]
     _divide(failures, recent, rates)

@@ -3,6 +3,7 @@
     python bench/masking.py                # the table
     python bench/masking.py --missed       # an example of each form that is missed
     python bench/masking.py --json
+    python bench/masking.py --peer PYTHON  # detect-secrets 1.5.0 beside it, in an environment that has it
 
 A form is a secret and the text around it. Each is drawn anew for every plant, and planted in four fields of a session:
 a message of the user, an argument of a tool call, the result of a tool, the name of a file. It is found if no part of
@@ -17,10 +18,11 @@ import base64
 import json
 import random
 import string
+import subprocess
 import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ludus.encoding import to_json
 from ludus.transcripts.masking import list_spans, mask_session
@@ -143,7 +145,7 @@ def _join(frame: str, parts: tuple[str | int, ...]) -> Draw:
 
 ODD = LETTERS + "!#%^*-_~"
 
-PLACES = {
+PLACES: dict[str, Draw] = {
     "env file": make_form("DB_PASSWORD={}", 12, ODD),
     "env file, letters": make_form("DB_PASSWORD=correct{}", 6),
     "export": make_form('export API_SECRET="{}"', 14, ODD),
@@ -188,7 +190,7 @@ PLACES = {
     "pw": make_form("user app, pw {}", 12),
 }  # fmt: skip
 
-COMMANDS = {
+COMMANDS: dict[str, Draw] = {
     "curl -u": make_form("curl -u app:{} https://x.internal", 12),
     "--password": make_form("login --user app --password {}", 12),
     "--token=": make_form("tool --token={}", 32),
@@ -271,7 +273,7 @@ def _hide(change: Callable[[str], str]) -> Draw:
 
 
 _ENV = "DB_HOST=db.internal\nDB_USER=app\nDB_PASSWORD={}\nDEBUG=false\n"
-ENCODED = {
+ENCODED: dict[str, Draw] = {
     "private key": _plant_block,
     "private key in JSON": _plant_escaped_block,
     "private key, cut off": _plant_cut_block,
@@ -296,19 +298,23 @@ def _name(chance: random.Random) -> str:
     return "".join(chance.choice("bcdfgklmnprst") + chance.choice("aeiou") for _ in range(3)).title()
 
 
+def _count(chance: random.Random, low: int, high: int) -> int:
+    return chance.randrange(low, high)
+
+
 def _person(frame: str) -> Draw:
     return lambda c: _frame(frame, f"{_name(c)} {_name(c)}ski")
 
 
-PERSONAL = {
+PERSONAL: dict[str, Draw] = {
     "e-mail": lambda c: _frame("write to {}.", f"{_name(c)}.{_name(c)}@{_name(c)}.io".lower()),
     "e-mail, umlaut": lambda c: _frame("write to {}.", f"{_name(c)}.{_name(c)}ü@{_name(c)}.de".lower()),
     "e-mail (at)": lambda c: _frame("write to {}.", f"{_name(c)}.{_name(c)} (at) {_name(c)} (dot) io".lower()),
     "phone, +": lambda c: _frame("call {}", f"+49 30 {c.randrange(10**6, 10**7)}"),
-    "phone, US": lambda c: _frame("call {}", f"({c.randrange(201, 990)}) {c.randrange(200, 999)}-{c.randrange(10**3, 10**4)}"),
+    "phone, US": lambda c: _frame("call {}", f"({_count(c, 201, 990)}) {_count(c, 200, 999)}-{_count(c, 1000, 9999)}"),
     "phone, named": lambda c: _frame("phone: {}", f"0176 {c.randrange(10**6, 10**7)}"),
     "phone, bare": lambda c: _frame("call {}", f"0176 {c.randrange(10**6, 10**7)}"),
-    "social security": lambda c: _frame("SSN {}", f"{c.randrange(100, 665)}-{c.randrange(10, 99)}-{c.randrange(1000, 9999)}"),
+    "social security": lambda c: _frame("SSN {}", f"{_count(c, 100, 665)}-{_count(c, 10, 99)}-{_count(c, 1000, 9999)}"),
     "home folder": lambda c: _frame("ls /home/{}/shop", f"{_name(c)}{_name(c)}".lower()),
     "author": _person("Author: {} <dev@corp.io>"),
     "git config": _person('git config user.name "{}"'),
@@ -321,7 +327,7 @@ PERSONAL = {
     "MAC": lambda c: _frame("ether {}", ":".join(f"{c.randrange(256):02x}" for _ in range(6))),
 }  # fmt: skip
 
-FAMILIES = {
+FAMILIES: dict[str, dict[str, Draw]] = {
     "keys of providers": make_keys(),
     "told by the place": PLACES,
     "in commands": COMMANDS,
@@ -389,16 +395,37 @@ def list_ordinary() -> dict[str, Iterator[Path]]:
     }
 
 
-def measure_ordinary(paths: Iterator[Path]) -> tuple[int, int, list[str]]:
-    """How many characters there are and are masked, and what was masked."""
-    total, masked, shown = 0, 0, list[str]()
+PERSONS = frozenset({"EMAIL", "NAME", "USER", "IP", "PHONE", "ID", "CARD", "IBAN"})
+"""Kinds that are no secrets. A peer for secrets is not asked for them."""
+
+
+def ask_peer(python: str) -> tuple[dict[str, float], dict[str, int]]:
+    """For detect-secrets: the share of plants found in each family, and the lines it reports of ordinary texts."""
+    plants = {
+        family: [form(random.Random(f"{name} {number}")) for name, form in forms.items() for number in range(PLANTS)]
+        for family, forms in FAMILIES.items()
+    }
+    texts = {name: [path.read_text(errors="replace") for path in paths] for name, paths in list_ordinary().items()}
+    rows: list[Any] = [(plant.text, plant.secret.split("\n")) for found in plants.values() for plant in found]
+    rows += [(text, ()) for found in texts.values() for text in found]
+    words = [python, str(ROOT / "bench" / "peers" / "run_detect_secrets.py")]
+    done = subprocess.run(words, input="\n".join(map(json.dumps, rows)), capture_output=True, text=True, check=True)
+    counts = iter(map(int, done.stdout.split()))
+    share = {family: sum(next(counts) > 0 for _ in found) / len(found) for family, found in plants.items()}
+    return share, {name: sum(next(counts) for _ in found) for name, found in texts.items()}
+
+
+def measure_ordinary(paths: Iterator[Path]) -> tuple[int, int, int, list[str]]:
+    """How many characters there are, how many of them are masked, as what is no person's, and what was masked."""
+    total, masked, secret, shown = 0, 0, 0, list[str]()
     for path in paths:
         text = path.read_text(errors="replace")
         spans = list_spans(text)
         total += len(text)
         masked += sum(span.end - span.start for span in spans)
+        secret += len({text.count("\n", 0, span.start) for span in spans if span.kind not in PERSONS})
         shown += [f"{path.name}: {span.kind} {text[span.start : span.end]!r}" for span in spans]
-    return total, masked, shown
+    return total, masked, secret, shown
 
 
 def main() -> None:
@@ -407,26 +434,28 @@ def main() -> None:
         "--missed", action="store_true", help="show each form that is missed, and what is masked of ordinary text"
     )
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--peer", metavar="PYTHON", help="the Python of an environment with detect-secrets")
     options = parser.parse_args()
     recall = {family: measure_recall(forms) for family, forms in FAMILIES.items()}
     ordinary = {name: measure_ordinary(paths) for name, paths in list_ordinary().items()}
     if options.json:
-        print(json.dumps({"recall": recall, "ordinary": {name: found[:2] for name, found in ordinary.items()}}))
+        print(json.dumps({"recall": recall, "ordinary": {name: found[:3] for name, found in ordinary.items()}}))
         return
-    print("| family | forms | plants | found | forms that are always found | missed |\n|---|---|---|---|---|---|")
+    shares, lines = ask_peer(options.peer) if options.peer else ({}, {})
+    print("| family | forms | plants | found | detect-secrets | missed |\n|---|---|---|---|---|---|")
     for family, found in recall.items():
         missed = ", ".join(f"{name} {share:.2f}" if share else name for name, share in found.items() if share < 1)
-        always = sum(share == 1 for share in found.values())
+        other = f"{shares[family]:.3f}" if shares and family != "personal data" else "–"
         share = sum(found.values()) / len(found)
-        print(f"| {family} | {len(found)} | {len(found) * PLANTS} | {share:.3f} | {always} | {missed or '–'} |")
-    print("\n| ordinary text | characters | masked | per million |\n|---|---|---|---|")
-    for name, (total, masked, _) in ordinary.items():
-        print(f"| {name} | {total:,} | {masked:,} | {masked / total * 1e6:.0f} |")
+        print(f"| {family} | {len(found)} | {len(found) * PLANTS} | {share:.3f} | {other} | {missed or '–'} |")
+    print("\n| ordinary text | characters | masked | lines with a secret | detect-secrets |\n|---|---|---|---|---|")
+    for name, (total, masked, secret, _) in ordinary.items():
+        print(f"| {name} | {total:,} | {masked:,} | {secret} | {lines.get(name, '–')} |")
     for family, forms in FAMILIES.items() if options.missed else ():
         for name, form in forms.items():
             if recall[family][name] < 1:
                 print(f"{family}: {name}: {form(random.Random(0)).text!r}")
-    for name, (_, _, shown) in ordinary.items() if options.missed else ():
+    for name, (*_, shown) in ordinary.items() if options.missed else ():
         print("\n".join([f"{name}:", *shown]))
 
 

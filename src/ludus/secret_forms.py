@@ -54,7 +54,8 @@ _KEYS = (
         for start in (
             "gsk_", "xai-", "pplx-", "r8_", "fw_", "figd_", "sntrys_", "phx_", "lin_api_", "ntn_", "rubygems_", "sbp_",
             "tvly-", "nvapi-", "PMAK-", "hvs.", "hvb.", "dp.pt.", "dp.st.", "dp.ct.", "sq0atp-", "sq0csp-", "sq0idp-",
-            "dckr_pat_", "dckr_oat_", "pscale_tkn_", "pscale_pw_", "glsa_", "glc_", "HRKU-", "csk-", "wandb_v1_", "nfp_",
+            "dckr_pat_", "dckr_oat_", "pscale_tkn_", "pscale_pw_", "glsa_", "glc_", "HRKU-", "csk-", "wandb_v1_",
+            "nfp_",
         )
     ),
     ("shp", r"(?:at|ca|pa|ss)_[0-9a-fA-F]{32}"),
@@ -119,7 +120,7 @@ def find_keys(text: str) -> Iterator[PrivateSpan]:
     for hint, form in _OTHER_KEYS:
         for found in form.finditer(text) if hint in text else ():
             if found.lastindex is None or _is_mixed(found[1]):
-                yield PrivateSpan(*found.span(), "KEY")
+                yield PrivateSpan(_skip_escape(text, found.start()), found.end(), "KEY")
     if "$" in text:
         for found in _HASHED.finditer(text):
             yield PrivateSpan(*found.span(), "SECRET")
@@ -139,6 +140,11 @@ def find_keys(text: str) -> Iterator[PrivateSpan]:
     if "webhooks/" in text or "hooks.slack" in text:
         for found in _HOOK.finditer(text):
             yield PrivateSpan(*found.span(1), "TOKEN")
+
+
+def _skip_escape(text: str, start: int) -> int:
+    """Where a value begins: the `n` of an escaped line end before it is no part of it."""
+    return start + (text[max(0, start - 1) : start + 1] in ("\\n", "\\r", "\\t"))
 
 
 def _find_last_line(text: str, end: int) -> int:
@@ -171,12 +177,14 @@ def _find_key_end(text: str, start: int) -> int:
 # ---- values by their place ----------------------------------------------------------------------------------------
 
 _WORDS = (
-    r"pass(?:word|wort|wd|phrase|code)?|kennwort|contrase(?:ñ|\\u00f1|n)a|mot de passe|senha|pwd|pw|secret|token|api[ _-]?key|access[ _-]?(?:key|token)|private[_-]?key|"
+    r"pass(?:word|wort|wd|phrase|code)?|kennwort|contrase(?:ñ|\\u00f1|n)a|mot de passe|senha|pwd|pw|"
+    r"secret|token|api[ _-]?key|access[ _-]?(?:key|token)|private[_-]?key|"
     r"secret[_-]?key|account[_-]?key|encryption[_-]?key|signing[_-]?key|auth[_-]?key|client[_-]?key|ssh[_-]?key|"
     r"authorization|credentials?|cookie|session[_-]?id|sessionid|csrf|jwt|bearer|salt|license[_-]?key"
 )
 _FIRST = (
-    "pass", "kennwort", "contrase", "mot de passe", "senha", "pwd", "pw", "secret", "token", "api", "access", "private", "account", "encryption", "signing", "auth", "client",
+    "pass", "kennwort", "contrase", "mot de passe", "senha", "pwd", "pw",
+    "secret", "token", "api", "access", "private", "account", "encryption", "signing", "auth", "client",
     "ssh", "credential", "cookie", "session", "csrf", "jwt", "bearer", "salt", "license",
 )  # fmt: skip
 """How those words begin."""
@@ -375,21 +383,25 @@ _IN_ADDRESS = re.compile(r"://([^\s/:@\"'<>\\]{0,200})(?::([^\s/\"'<>\\]{1,300})
 _AFTER_LOGIN = re.compile(r"login[ \t]+\S{1,200}\s{1,4}password[ \t]+(\S{3,300})")
 _AFTER_USER = re.compile(r"-(?:u|-user)[ =]?[\"']?[^\s:\"'/]{1,100}:([^\s\"'\\]{3,300})")
 _AFTER_P = re.compile(
-    r"(?:\bmysql\w*|mariadb|sshpass|mongo(?:sh|dump|restore|export|import)?|(?:docker|podman|helm|oras|az|oc) [\w ]{0,20}login)\b"
+    r"(?:\bmysql\w*|mariadb|sshpass|mongo(?:sh|dump|restore|export|import)?|"
+    r"(?:docker|podman|helm|oras|az|oc) [\w ]{0,20}login)\b"
     r"[^\n|;&]{0,200}?\s-p ?[\"']?([^\s\"'\\-][^\s\"'\\]{2,200})"
 )
 _WORD = r"[\"']?([^\s\"'\\|]{3,300})"
 _IN_COMMAND = (
     ("redis-cli", re.compile(rf"redis-cli\b[^\n|;&]{{0,200}}?\s(?:-a|--pass)[ \t]{_WORD}")),
-    ("htpasswd", re.compile(rf"htpasswd[ \t]+-\w*b\w*(?:[ \t]+-\w+){{0,3}}[ \t]+(?:[^\s|;&]{{1,200}}[ \t]+){{1,2}}{_WORD}")),
+    ("htpasswd", re.compile(
+        rf"htpasswd[ \t]+-\w*b\w*(?:[ \t]+-\w+){{0,3}}[ \t]+(?:[^\s|;&]{{1,200}}[ \t]+){{1,2}}{_WORD}"
+    )),
     ("<<<", re.compile(rf"(?:stdin|with-token|-S\b[^\n<]{{0,100}})[ \t]?<<<[ \t]?{_WORD}")),
     ("echo", re.compile(
-        rf"\becho[ \t]+(?:-\w+[ \t]+)?{_WORD}\\?[\"']?[ \t]*\|[^\n|]{{0,200}}?(?:\bsudo\b[^\n|]{{0,40}}? -S\b|stdin\b|--with-token\b)"
+        rf"(?:\b|(?<=\\n))echo[ \t]+(?:-\w+[ \t]+)?{_WORD}\\?[\"']?[ \t]*\|[^\n|]{{0,200}}?"
+        r"(?:\bsudo\b[^\n|]{0,40}? -S\b|stdin\b|--with-token\b)"
     )),
     ("SecureString", re.compile(rf"ConvertTo-SecureString[ \t]+(?:-String[ \t]+)?\\?{_WORD}")),
 )  # fmt: skip
 _SET = re.compile(
-    r"\b(?:set|setx|add|put)[ \t]+(?:-\w+[ \t]+)?([A-Za-z][\w.-]{2,60})[ \t]+\\?[\"']?([^\s\"'\\|]{8,300})"
+    r"(?:\b|(?<=\\n))(?:set|setx|add|put)[ \t]+(?:-\w+[ \t]+)?([A-Za-z][\w.-]{2,60})[ \t]+\\?[\"']?([^\s\"'\\|]{8,300})"
 )
 """`aws configure set NAME VALUE`, `setx NAME VALUE`."""
 _ELEMENT = re.compile(r"<([A-Za-z][\w.:-]{1,60})(?: [^<>\n]{0,100})?>([^<>\s]{4,300})</")

@@ -18,8 +18,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from ludus.encoded_secrets import drop_unseen, find_coded
 from ludus.secret_forms import PrivateSpan, find_secrets, is_secret_value, name_secret
+from ludus.transcripts.encoded_secrets import drop_unseen, find_coded
 from ludus.transcripts.past_session import Counts, PastSession
 from ludus.transcripts.personal_data import NO_PERSON, find_personal_data
 

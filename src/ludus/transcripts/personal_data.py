@@ -103,7 +103,8 @@ def _find_numbers(text: str) -> Iterator[PrivateSpan]:
 
 
 _SOCIAL = re.compile(
-    r"(?i)\b(?:ssn|social[ _-]security)[^\n\d]{0,24}((?!000|666|9)\d{3}[- ](?!00)\d{2}[- ](?!0000)\d{4})(?![\w-])"
+    r"(?i)(?:(?<![A-Za-z0-9])|(?<=\\n))(?:ssn|social[ _-]security)[^\n\d]{0,24}"
+    r"((?!000|666|9)\d{3}[- ](?!00)\d{2}[- ](?!0000)\d{4})(?![\w-])"
 )
 
 
@@ -171,24 +172,23 @@ def _is_somebody(text: str) -> bool:
 # ---- people -------------------------------------------------------------------------------------------------------
 
 _END = r"(?=[^\w.-]|\.?$|\.\s)"
+_PROMPT = re.compile(
+    r"(?m)(?:^|\\n|[\s(\"'])[ \t\[]{0,3}([a-z][a-z0-9_.-]{1,31})@[\w.-]{1,60}[: ](?:~|/)[^\s$#%]{0,200}\]?[$#%] "
+)
+"""`user@machine:~/project$ `, as a terminal shows it."""
+_LISTED = re.compile(
+    r"(?m)(?:^|\\n|[ \t\"'])[-dlbcps][-r][-w][-xsS][-rwxsS]{3}[-rwxtT]{3}[.+@]?[ \t]+"
+    r"\d{1,6}[ \t]+([A-Za-z_][\w.-]{0,31})(?=[ \t])"
+)
+"""The owner in a line of `ls -l`."""
 _HOMES = (
     ("/home/", re.compile(rf"/home/([A-Za-z0-9][\w.-]{{0,63}}?){_END}")),
     ("/Users/", re.compile(rf"/Users/([A-Za-z0-9][\w.-]{{0,63}}?){_END}")),
     ("Users\\", re.compile(rf":\\{{1,4}}Users\\{{1,4}}([A-Za-z0-9][\w.-]{{0,63}}?){_END}")),
     ("projects/-", re.compile(r"projects/-(?:home|Users)-([A-Za-z0-9_.]{1,64})")),
     ("USER=", re.compile(r"(?<![A-Z])(?:SUDO_)?USER=[\"']?([A-Za-z0-9][\w.-]{0,63})")),
-    (
-        "@",
-        re.compile(
-            rf"(?m)(?:^|\\n|\()[ \t\[]{{0,3}}([a-z][a-z0-9_.-]{{1,31}})@[\w.-]{{1,60}}[: ](?:~|/)[^\s$#%]{{0,200}}\]?[$#%] "
-        ),
-    ),
-    (
-        "rw",
-        re.compile(
-            r"(?m)(?:^|\\n|[ \t])[-dlbcps][-r][-w][-xsS][-rwxsS]{3}[-rwxtT]{3}[.+@]?[ \t]+\d{1,6}[ \t]+([A-Za-z_][\w.-]{0,31})(?=[ \t])"
-        ),
-    ),
+    ("@", _PROMPT),
+    ("rw", _LISTED),
     ("LOGNAME=", re.compile(r"LOGNAME=[\"']?([A-Za-z0-9][\w.-]{0,63})")),
     ("USERNAME=", re.compile(r"(?<![A-Z_])USERNAME=[\"']?([A-Za-z0-9][\w.-]{0,63})")),
 )
@@ -206,6 +206,7 @@ _NAMES_OF_NOBODY = """
 user users username yourname your-name you me root admin administrator ubuntu debian runner runneradmin node app
 agent shared public guest default vagrant circleci travis jovyan vscode codespace gitpod build builder worker
 docker container sandbox nobody ci linuxbrew someone name foo bar jenkins deploy ec2-user
+ftp daemon mail www-data nginx mysql postgres redis bin sys staff wheel
 """
 NO_PERSON = frozenset(_NAMES_OF_NOBODY.split())
 """Names of accounts that are nobody's name."""

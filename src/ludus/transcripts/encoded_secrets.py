@@ -1,7 +1,7 @@
 """Secrets that do not stand in a text as they are: in base64, or with signs between their letters that nobody sees.
 
-A file that was printed in base64 is looked at as the text that it is; if a secret is in it, the whole value is one. Signs
-of a terminal (colours) and letters without a width are left out before a text is searched. Texts are those of an
+A file that was printed in base64 is looked at as the text that it is; if a secret is in it, the whole value is one.
+Signs of a terminal (colours) and letters without a width are left out before a text is searched. Texts are those of an
 adversary: everything here takes time linear in the text, and nothing is decoded twice. Pure.
 """
 
@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from ludus.secret_forms import PrivateSpan, find_keys, find_named, find_placed, is_stand_in
 
 _CODED = re.compile(
-    r"(?<![A-Za-z0-9+/=_-])(?:[A-Za-z0-9+/]{48,128}(?:\r?\n|\\n))*[A-Za-z0-9+/]{12,200000}={0,2}(?![A-Za-z0-9+/_-])"
+    r"(?<![A-Za-z0-9+/=_-])(?:(?:[A-Za-z0-9+/]{48,128}(?:\r?\n|\\n))+[A-Za-z0-9+/]{2,128}|[A-Za-z0-9+/]{16,200000})"
+    r"={0,2}(?![A-Za-z0-9+/_-])"
 )
-_LEAST, _MOST = 16, 200_000
+_MOST = 200_000
 _LOGIN = re.compile(r"[\w.@+-]{1,60}:([^\s:/]{6,200})")
 _BREAK = re.compile(r"\r?\n|\\n")
 
@@ -25,8 +26,10 @@ _UNSEEN = re.compile("(?:\x1b|\\\\u001b)\\[[0-9;]{0,12}[A-Za-z]|[\0\u00ad\u200b-
 def find_coded(text: str) -> Iterator[PrivateSpan]:
     """Values in base64 in which a secret is."""
     for found in _CODED.finditer(text):
-        if _LEAST <= found.end() - found.start() <= _MOST and _holds_secret(_decode(found[0])):
-            yield PrivateSpan(*found.span(), "SECRET")
+        last = max((each.start() for each in _BREAK.finditer(found[0])), default=0)
+        ends = (found.end(), found.start() + last)  # a word in the next line may look like the last one
+        if end := next((end for end in ends if _holds_secret(_decode(text[found.start() : end][:_MOST]))), 0):
+            yield PrivateSpan(found.start(), end, "SECRET")
 
 
 def _decode(value: str) -> str:

@@ -54,16 +54,38 @@ _KEYS = (
         for start in (
             "gsk_", "xai-", "pplx-", "r8_", "fw_", "figd_", "sntrys_", "phx_", "lin_api_", "ntn_", "rubygems_", "sbp_",
             "tvly-", "nvapi-", "PMAK-", "hvs.", "hvb.", "dp.pt.", "dp.st.", "dp.ct.", "sq0atp-", "sq0csp-", "sq0idp-",
+            "dckr_pat_", "dckr_oat_", "pscale_tkn_", "pscale_pw_", "glsa_", "glc_", "HRKU-", "csk-", "wandb_v1_",
+            "nfp_",
         )
     ),
     ("shp", r"(?:at|ca|pa|ss)_[0-9a-fA-F]{32}"),
     ("ATATT3", r"[A-Za-z0-9_=-]{50,300}"),
     ("AGE-SECRET-KEY-1", r"[0-9A-Z]{50,60}"),
     ("EAA", r"[A-Za-z0-9]{60,300}"),  # Meta
+    *((start, r"[A-Z0-9]{20,40}") for start in ("NRAK-", "NRII-")),  # New Relic
+    *((start, r"[0-9a-f]{32,64}") for start in ("lsv2_pt_", "lsv2_sk_", "pul-")),
+    ("secret_", r"[A-Za-z0-9]{43}(?![0-9A-Za-z])"),  # Notion
+    ("pat", r"[A-Za-z0-9]{14}\.[A-Za-z0-9]{40,80}"),  # Airtable
+    ("v1.0-", r"[0-9A-Za-z]{24}-[0-9A-Za-z]{100,200}"),  # Cloudflare
+    ("re_", r"(?=[A-Za-z0-9_]{0,30}\d)(?=[A-Za-z0-9_]{0,30}[A-Z])[A-Za-z0-9]{8,30}(?:_[A-Za-z0-9]{20,30})?"),  # Resend
 )  # fmt: skip
 _KEY_FORMS = [(prefix, re.compile(re.escape(prefix) + rest)) for prefix, rest in _KEYS]
 _BOT_KEY = re.compile(r":AA[A-Za-z0-9_-]{32,34}(?![A-Za-z0-9_-])")  # Telegram
 _LIST_KEY = re.compile(r"-us\d{1,2}(?!\d)")  # Mailchimp
+_OTHER_KEYS = (
+    (".atlasv1.", re.compile(r"(?<![\w.])[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{60,70}")),  # Terraform
+    (".", re.compile(r"(?<![\w.-])[MNO][\w-]{23,27}\.[\w-]{6}\.[\w-]{27,40}(?![\w.-])")),  # Discord
+    ("fm", re.compile(r"(?<![\w.-])fm[12][a-z]?_[A-Za-z0-9+/]{40,4000}={0,2}")),  # Fly
+    ("_", re.compile(r"(?<![\w./+=-])[A-Za-z]{2,12}_(?:[A-Za-z0-9]{1,8}_)?([A-Za-z0-9]{30,200})(?![\w.(=-])")),
+)
+"""The last one is for those that are not known: a short prefix, and many random letters."""
+_HASHED = re.compile(
+    r"\$(?:1|2[abxy]?|5|6|7|y|apr1|argon2id?|scrypt)\$(?:[^\s$:'\"]{1,60}\$){0,3}[./A-Za-z0-9+]{20,120}"
+)
+"""A password as systems keep it: `/etc/shadow`, `.htpasswd`."""
+_PUTTY = re.compile(r"Private-Lines: \d{1,3}((?:(?:\r?\n|\\r?\\?n)[A-Za-z0-9+/]{8,80}={0,2}){1,100})")
+_MORE = re.compile(r"(?:\\?\r?\n|\\{1,2}n)[ \t]{0,20}([A-Za-z0-9_-]{6,200})(?![A-Za-z0-9_.(:=/-])")
+_MOST_LINES = 8
 _TOKEN = re.compile(r"eyJ[A-Za-z0-9_-]{8,8000}\.[A-Za-z0-9_-]{8,8000}(?:\.[A-Za-z0-9_-]{0,8000}){0,3}")
 _HOOK = re.compile(
     r"(?:hooks\.slack\.com/(?:services|workflows|triggers)/|discord(?:app)?\.com/api/webhooks/)"
@@ -71,11 +93,17 @@ _HOOK = re.compile(
 )
 
 
+_COLOUR = re.compile(r"(?i:\\u001b|\\x1b|\\033|\\e|\x1b)\[[\d;]{0,12}[mK]$")
+"""A sign of a terminal before a value, as text of JSON or of a shell has it."""
+
+
 def begins(text: str, start: int) -> bool:
     """Whether a value may begin at a place: after no letter, or after the escape of a line end in JSON text."""
     before = text[start - 1 : start]
     if before.isalnum() or before == "_":
-        return text[max(0, start - 2) : start] in ("\\n", "\\r", "\\t")
+        return text[max(0, start - 2) : start] in ("\\n", "\\r", "\\t") or bool(
+            _COLOUR.search(text, max(0, start - 24), start)
+        )
     return not (before == "\\" and text[start] in "nrt")
 
 
@@ -88,7 +116,17 @@ def find_keys(text: str) -> Iterator[PrivateSpan]:
         if prefix in text:
             for found in form.finditer(text):
                 if begins(text, found.start()):
-                    yield PrivateSpan(*found.span(), "KEY")
+                    yield PrivateSpan(found.start(), _find_last_line(text, found.end()), "KEY")
+    for hint, form in _OTHER_KEYS:
+        for found in form.finditer(text) if hint in text else ():
+            if found.lastindex is None or _is_mixed(found[1]):
+                yield PrivateSpan(_skip_escape(text, found.start()), found.end(), "KEY")
+    if "$" in text:
+        for found in _HASHED.finditer(text):
+            yield PrivateSpan(*found.span(), "SECRET")
+    if "Private-Lines" in text:
+        for found in _PUTTY.finditer(text):
+            yield PrivateSpan(*found.span(1), "PRIVATE_KEY")
     for form, before, chars in ((_BOT_KEY, "0123456789", 10), (_LIST_KEY, "0123456789abcdef", 32)):
         for found in form.finditer(text):
             start = found.start()
@@ -102,6 +140,27 @@ def find_keys(text: str) -> Iterator[PrivateSpan]:
     if "webhooks/" in text or "hooks.slack" in text:
         for found in _HOOK.finditer(text):
             yield PrivateSpan(*found.span(1), "TOKEN")
+
+
+def _skip_escape(text: str, start: int) -> int:
+    """Where a value begins: the `n` of an escaped line end before it is no part of it."""
+    return start + (text[max(0, start - 1) : start + 1] in ("\\n", "\\r", "\\t"))
+
+
+def _find_last_line(text: str, end: int) -> int:
+    """The end of a key that a terminal or a mail has broken into lines: lines of random letters belong to it."""
+    for _ in range(_MOST_LINES):
+        more = _MORE.match(text, end)
+        if not more or not _is_rest(more[1]):
+            break
+        end = more.end()
+    return end
+
+
+def _is_rest(line: str) -> bool:
+    """Whether a line after a key is a part of it."""
+    kinds = any(map(str.isupper, line)), any(map(str.islower, line)), any(map(str.isdigit, line))
+    return all(kinds) and measure_entropy(line) >= 2.5
 
 
 def _find_key_end(text: str, start: int) -> int:
@@ -118,18 +177,20 @@ def _find_key_end(text: str, start: int) -> int:
 # ---- values by their place ----------------------------------------------------------------------------------------
 
 _WORDS = (
-    r"pass(?:word|wd|phrase|code)?|pwd|secret|token|api[ _-]?key|access[ _-]?(?:key|token)|private[_-]?key|"
+    r"pass(?:word|wort|wd|phrase|code)?|kennwort|contrase(?:ñ|\\u00f1|n)a|mot de passe|senha|pwd|pw|"
+    r"secret|token|api[ _-]?key|access[ _-]?(?:key|token)|private[_-]?key|"
     r"secret[_-]?key|account[_-]?key|encryption[_-]?key|signing[_-]?key|auth[_-]?key|client[_-]?key|ssh[_-]?key|"
     r"authorization|credentials?|cookie|session[_-]?id|sessionid|csrf|jwt|bearer|salt|license[_-]?key"
 )
 _FIRST = (
-    "pass", "pwd", "secret", "token", "api", "access", "private", "account", "encryption", "signing", "auth", "client",
+    "pass", "kennwort", "contrase", "mot de passe", "senha", "pwd", "pw",
+    "secret", "token", "api", "access", "private", "account", "encryption", "signing", "auth", "client",
     "ssh", "credential", "cookie", "session", "csrf", "jwt", "bearer", "salt", "license",
 )  # fmt: skip
 """How those words begin."""
 _NAMED = re.compile(
     rf"(?i)({_WORDS})([\w-]{{0,40}}?)"
-    r"(\\{0,3}[\"'`]?\]?[ \t]{0,20}(?::=|=>|==?|:)[ \t]{0,20}|[ \t]{1,4}is[ \t]{1,4}|[ \t]{1,4})"
+    r"(\\{0,3}[\"'`]?\]?[ \t]{0,20}(?::=|=>|==?|:)[ \t]{0,20}|[ \t]{1,4}(?:is|ist|es|est)[ \t]{1,4}|[ \t]{1,4})"
     r"(\\{0,3}[\"'`])?"
 )
 _BARE = re.compile(r"[^\s\"'`,;<>(){}\[\]\\&|]{3,300}")
@@ -211,9 +272,13 @@ def name_secret(name: str) -> str:
     return _name_kind(found[1]) if found else "SECRET"
 
 
+def _names_password(word: str) -> bool:
+    return word.lower().startswith(("pass", "kennwort", "contrase", "mot de passe", "senha", "pw"))
+
+
 def _name_kind(word: str) -> str:
     word = word.lower()
-    if word.startswith(("pass", "pwd")):
+    if _names_password(word):
         return "PASSWORD"
     return "KEY" if "key" in word else "TOKEN" if word in ("token", "jwt", "bearer", "authorization") else "SECRET"
 
@@ -238,6 +303,8 @@ def _is_given(text: str, found: re.Match[str], left: str, start: int, quoted: bo
     """Whether a value after a name is a secret."""
     if found[1].lower() == "pass" and _PASS_IN_A_WORD.search(left):
         return False
+    if found[1].lower() == "pw" and left[-1:].isalpha():
+        return False
     if _continues(text, found.end(1)) or text[max(0, found.start() - 1) : found.start()] == "/":  # another word; a path
         return False
     link = found[3].strip()
@@ -247,7 +314,7 @@ def _is_given(text: str, found: re.Match[str], left: str, start: int, quoted: bo
         if not flag or value.startswith("-"):
             return False
         return _is_secret(name, found[1], value, quoted=True, loose=False)
-    if link == "is":
+    if link in ("is", "ist", "es", "est"):
         return not quoted and _is_odd(value.rstrip(".!?"))
     upper = name == name.upper() and any(letter.isalpha() for letter in name)
     return _is_secret(name, found[1], value, quoted=quoted or (upper and found[3] == "="), loose=not quoted)
@@ -271,7 +338,7 @@ def _is_secret(name: str, word: str, value: str, *, quoted: bool, loose: bool) -
         return False
     if name in ("PWD", "OLDPWD") or (_NOT_SECRET_NAME.search(name) and not _MAYBE_ID.search(name)):
         return False
-    if word.lower().startswith(("pass", "pwd")):
+    if _names_password(word):
         if quoted:
             return " " not in value or "phrase" in word.lower()
         return _is_odd(value)
@@ -315,7 +382,30 @@ def measure_entropy(text: str) -> float:
 _IN_ADDRESS = re.compile(r"://([^\s/:@\"'<>\\]{0,200})(?::([^\s/\"'<>\\]{1,300}))?@")
 _AFTER_LOGIN = re.compile(r"login[ \t]+\S{1,200}\s{1,4}password[ \t]+(\S{3,300})")
 _AFTER_USER = re.compile(r"-(?:u|-user)[ =]?[\"']?[^\s:\"'/]{1,100}:([^\s\"'\\]{3,300})")
-_AFTER_P = re.compile(r"(?:mysql|mariadb|sshpass)\b[^\n|;&]{0,200}?\s-p ?[\"']?([^\s\"'\\-][^\s\"'\\]{2,200})")
+_AFTER_P = re.compile(
+    r"(?:\bmysql\w*|mariadb|sshpass|mongo(?:sh|dump|restore|export|import)?|"
+    r"(?:docker|podman|helm|oras|az|oc) [\w ]{0,20}login)\b"
+    r"[^\n|;&]{0,200}?\s-p ?[\"']?([^\s\"'\\-][^\s\"'\\]{2,200})"
+)
+_WORD = r"[\"']?([^\s\"'\\|]{3,300})"
+_IN_COMMAND = (
+    ("redis-cli", re.compile(rf"redis-cli\b[^\n|;&]{{0,200}}?\s(?:-a|--pass)[ \t]{_WORD}")),
+    ("htpasswd", re.compile(
+        rf"htpasswd[ \t]+-\w*b\w*(?:[ \t]+-\w+){{0,3}}[ \t]+(?:[^\s|;&]{{1,200}}[ \t]+){{1,2}}{_WORD}"
+    )),
+    ("<<<", re.compile(rf"(?:stdin|with-token|-S\b[^\n<]{{0,100}})[ \t]?<<<[ \t]?{_WORD}")),
+    ("echo", re.compile(
+        rf"(?:\b|(?<=\\n))echo[ \t]+(?:-\w+[ \t]+)?{_WORD}\\?[\"']?[ \t]*\|[^\n|]{{0,200}}?"
+        r"(?:\bsudo\b[^\n|]{0,40}? -S\b|stdin\b|--with-token\b)"
+    )),
+    ("SecureString", re.compile(rf"ConvertTo-SecureString[ \t]+(?:-String[ \t]+)?\\?{_WORD}")),
+)  # fmt: skip
+_SET = re.compile(
+    r"(?:\b|(?<=\\n))(?:set|setx|add|put)[ \t]+(?:-\w+[ \t]+)?([A-Za-z][\w.-]{2,60})[ \t]+\\?[\"']?([^\s\"'\\|]{8,300})"
+)
+"""`aws configure set NAME VALUE`, `setx NAME VALUE`."""
+_ELEMENT = re.compile(r"<([A-Za-z][\w.:-]{1,60})(?: [^<>\n]{0,100})?>([^<>\s]{4,300})</")
+_PGPASS = re.compile(r"(?<![^\s\"'])[\w.*-]{1,80}:\d{2,5}:[\w*-]{1,60}:[\w.*-]{1,60}:([^\s\"'\\]{6,100})(?![^\s\"'\\])")
 _AFTER_SCHEME = re.compile(r"(?i)(?:bearer|basic|token|apikey)[ \t]{1,4}([A-Za-z0-9._~+/=-]{12,4000})")
 _IN_QUERY = re.compile(
     r"[?&](?i:key|sig|signature|code|x-amz-signature|x-goog-signature)=([A-Za-z0-9%._~+/=-]{16,600})"
@@ -341,6 +431,17 @@ def find_placed(text: str) -> Iterator[PrivateSpan]:
             before = text[max(0, found.start() - 1) : found.start()]
             if not (before.isalnum() or before == "-" or is_stand_in(found[1])):
                 yield PrivateSpan(*found.span(1), "PASSWORD")
+    for hint, form in _IN_COMMAND:
+        for found in form.finditer(text) if hint in text else ():
+            if not is_stand_in(found[1]):
+                yield PrivateSpan(*found.span(1), "PASSWORD")
+    for hint, form in (("</", _ELEMENT), (" ", _SET)):
+        for found in form.finditer(text) if hint in text else ():
+            if is_secret_value(found[1], found[2]) and (hint == "</" or looks_random(found[2])):
+                yield PrivateSpan(*found.span(2), name_secret(found[1]))
+    for found in _PGPASS.finditer(text):
+        if _is_odd(found[1]):
+            yield PrivateSpan(*found.span(1), "PASSWORD")
     lower = lower_ascii(text)
     for word in ("bearer ", "basic ", "token ", "apikey "):
         for place in find_all(lower, word):

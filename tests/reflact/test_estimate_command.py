@@ -32,6 +32,18 @@ def test_a_dry_run_says_what_the_run_then_takes(ludus: Ludus):
     assert guess["earlier"] == "" and not any(line["measured"] for line in guess["lines"])
 
 
+def test_a_dry_run_asks_what_the_proposer_asks(ludus: Ludus):
+    def estimate_requests(proposer: str) -> dict[str, int]:
+        words = ["train", "orders", "--recipe", "ledger", "--train.proposer", proposer, "--dry-run", "--json"]
+        lines = json.loads(ludus(*words).out)["lines"]
+        (own,) = [line for line in lines if (line["role"], line["stage"]) == ("optimizer", "analyst")]
+        return {"calls": own["calls"]["likely"], "tokens": own["each"]["prompt_tokens"]}
+
+    plain, usual = estimate_requests("plain"), estimate_requests("analysts")
+    assert plain["calls"] > usual["calls"]  # one for each kind of failed tasks
+    assert plain["tokens"] < usual["tokens"] / 2
+
+
 def test_a_dry_run_goes_by_what_an_earlier_run_took(ludus: Ludus):
     summary = json.loads(ludus(*train_words("--out", "runs/one", "--json")).out)["summary"]
     guess = json.loads(ludus(*train_words("--dry-run", "--json")).out)

@@ -1,5 +1,6 @@
 """Masking: no planted secret survives, placeholders are stable, masking twice changes nothing, code is left alone."""
 
+import base64
 import json
 import random
 import string
@@ -84,6 +85,18 @@ PLANTS: dict[str, tuple[Draw, str]] = {
         lambda c: f"2a02:{c.randrange(16**3, 16**4):x}:{c.randrange(16**3, 16**4):x}::{c.randrange(1, 99)}",
         "ping {}",
     ),
+    "social security": (lambda c: f"{c.randrange(100, 665)}-{c.randrange(10, 99)}-{c.randrange(1000, 9999)}", "SSN {}"),
+    "docker hub": (lambda c: f"dckr_pat_{draw(c, 27)}", "{}"),
+    "a provider that is not known": (lambda c: f"acme_aB3{draw(c, 40)}", "{}"),
+    "coloured": (lambda c: f"ghp_{draw(c, 36)}", "\x1b[31m{}\x1b[0m"),
+    "over lines": (lambda c: f"sk-proj-aB3{draw(c, 30)}\n    aB3{draw(c, 40)}\n    aB3{draw(c, 12)}", "{}"),
+    "hashed": (lambda c: draw(c, 22, LETTERS + "./"), "app:$apr1$saltsalt${}"),
+    "element": (lambda c: draw(c, 12), "<password>{}</password>"),
+    "set": (lambda c: f"aB3{draw(c, 37)}", "aws configure set aws_secret_access_key {}"),
+    "piped": (lambda c: draw(c, 12), "echo '{}' | sudo -S apt update"),
+    "german": (lambda c: draw(c, 12), "Das Passwort ist {}"),
+    "prompt": (lambda c: draw_name(c) + draw_name(c), "{}@laptop:~/shop$ ls"),
+    "owner": (lambda c: draw_name(c) + draw_name(c), "-rw-r--r-- 1 {} staff 12 Nov 3 09:00 a.csv"),
     "home": (draw_name, "ls /home/{}/shop"),
     "mac home": (draw_name, "/Users/{}/Library"),
     "windows home": (draw_name, "C:\\Users\\{}\\Desktop"),
@@ -226,6 +239,28 @@ def test_arguments_of_calls_are_decoded(arguments: str, secret: str):
     assert mask_session(masked)[0] == masked
 
 
+@pytest.mark.parametrize("lines", [False, True])
+@pytest.mark.parametrize("kind", ["env", "github", "private key", "json"])
+def test_a_file_in_base64_with_a_secret_in_it_is_masked(kind: str, lines: bool):
+    make, frame = PLANTS[kind]
+    text = frame.format(make(random.Random(kind))) + "\nDEBUG=false\n"
+    coded = (base64.encodebytes if lines else base64.b64encode)(text.encode()).decode()
+    masked = mask_text(f"$ base64 f\n{coded}\n$ ls")
+    assert not any(line in masked for line in coded.split())
+    plain = base64.b64encode(b"The order of the rows does not matter here, so sort them by name.").decode()
+    assert mask_text(plain) == plain
+
+
+@pytest.mark.parametrize("name", ["jürgen", "jos\u00e9.garc\u00eda", "ü"])
+def test_arguments_stay_json(name: str):
+    arguments = json.dumps({"to": f"{name}@corp.io", "text": f'"{name}@corp.io"'})
+    assert "\\u" in arguments
+    call = Call("c", "mail", arguments)
+    session = PastSession(id="s", format="openai", path="x", messages=(Message("assistant", "", (call,)),))
+    masked, _ = mask_session(session)
+    assert json.loads(masked.messages[0].calls[0].arguments) == {"to": "<EMAIL_1>", "text": '"<EMAIL_1>"'}
+
+
 def test_pictures_are_removed_and_counted():
     message = Message("user", "See.", images=(Image(PIXEL), Image("https://x.internal/a.png?sig=1")))
     masked, counts = mask_session(PastSession(id="s", format="openai", path="x", messages=(message,)))
@@ -250,6 +285,10 @@ def test_pictures_are_removed_and_counted():
         "/home/user/x /home/$USER/y /Users/<name>/z /root/.ssh",
         "1700000000000000000 4532 12345678901234567890 3.14159265358979",
         "the secret of the token is that passwords pass; a basic understanding of bearer tokens",
+        "-rw-r--r-- 1 root root 12 Nov 3 09:00 a.csv and root@host:~# ls; git log --since=1.week | grep -S x",
+        "\x1b[31mFAILED\x1b[0m tests/test_a.py::test_x a\u200bb; echo done | tee log; set name value_of_it",
+        "stopwatch: 12s3, pw = None; Das Passwort ist falsch; <token>word</token>; main.c:12:5: error: x1",
+        "aGVsbG8gd29ybGQsIHRoaXMgaXMgYSB0ZXh0 sed 's/(a)(b)/$1$2$3$4/' test_a_name_of_a_test_with_many_words_in_it",
         "PASSED = 3, passenger: Ann, compass: north, tokenize: fast",
     ],
 )
@@ -292,6 +331,20 @@ def test_of_the_projects_own_pages_almost_nothing_is_masked():
         "DE12 " * 7500,
         "token " * 7500,
         "-u a:" * 7500,
+        ("A" * 60 + "\n") * 1000 + "-",
+        "\x1b[31m" * 10_000,
+        "set a " * 10_000,
+        "<a>" * 15_000,
+        "a:12:" * 12_000,
+        "$1$" * 15_000,
+        "echo a " * 8000,
+        "htpasswd -b " * 5000,
+        "a_" * 25_000,
+        "ghp_" * 10_000,
+        "a.b-" * 12_000,
+        "-rw-r--r-- 1 " * 4000,
+        "a@b:~/" * 8000,
+        "ssn " * 12_000,
     ],
     ids=lambda text: text[:12],
 )

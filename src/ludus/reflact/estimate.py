@@ -119,7 +119,8 @@ class PlannedRun:
     splits: Splits
     settings: TrainSettings
     proposer: Proposer = Analysts()
-    """It is not called. If it needs the optimizer, it counts as asking what the analysts ask."""
+    """It is called if it has stand-ins (`Proposer.simulated`). Any other that needs the optimizer counts as asking what
+    the analysts ask."""
     prompts: Prompts | None = None
     make_rule: Callable[[], Rule | None] = lambda: None
     """Makes the gate rule. A rule may have state, so each run gets its own."""
@@ -204,7 +205,7 @@ async def simulate(planned: PlannedRun, assumed: Assumptions = Assumptions(), *,
         planned.splits,
         planned.settings,
         optimizer=ScriptedModel(world.answer),
-        proposer=Analysts(),
+        proposer=planned.proposer if planned.proposer.simulated else Analysts(),
         prompts=planned.prompts,
         rule=planned.make_rule(),
         resources=Resources(rollouts=planned.rollouts, claim=planned.claim),

@@ -87,9 +87,13 @@ class StandInWorld:
     def judge(self, skill: str, task: str, seed: int) -> Score:
         """Whether a rollout with this text and this seed passes. With equal seeds, a better skill loses no task."""
         luck, failing = seed % 1_000 / 1_000, self.assumed.failing
-        causes = max(1, min(_MOST_CAUSES, self.train // _TASKS_PER_CAUSE))
-        cause = 0 if luck < failing * (1 - self.curable) else 1 + crc32(task.encode()) % causes
+        cause = 0 if luck < failing * (1 - self.curable) else 1 + crc32(task.encode()) % self._causes
         return _PASSED if luck >= failing or (cause and f"rule {cause}:" in skill) else _FAILED[cause]
+
+    @property
+    def _causes(self) -> int:
+        """How many causes of failures a rule can prevent."""
+        return max(1, min(_MOST_CAUSES, self.train // _TASKS_PER_CAUSE))
 
     def answer(self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Completion:
         """The optimizer's reply to a request: the script of a `ScriptedModel`."""
@@ -102,6 +106,8 @@ class StandInWorld:
         match prompt.partition("_")[0]:
             case "analyst":
                 return self._propose(_find_causes(asked), new, _find_rules(asked)) if self.curable else {"items": []}
+            case "plain":
+                return {"rule": self.write_rule(self._choose_cause(asked) if self.curable else new)}
             case "merge":
                 rules = _find_rules(asked[asked.find("[1] from ") :])
                 return {"items": [{"item": self._make_item(rule, rules), "made_of": [1]} for rule in rules]}
@@ -135,6 +141,11 @@ class StandInWorld:
             ],
             "notes": [f"Mind cause {cause}." for cause in rules],
         }
+
+    def _choose_cause(self, asked: str) -> str:
+        """A cause that is shown, or any: where tasks are shown with their references, no feedback names one."""
+        shown = [cause for cause in re.findall(rf"{_CAUSE}(\d+)", asked) if cause != "0"]
+        return shown[0] if shown else str(1 + crc32(asked.encode()) % self._causes)
 
     def _make_item(self, rule: str, every: Iterable[str]) -> dict[str, str]:
         """A proposal in all forms: an edit, a suggestion, a line, and a document with every rule."""

@@ -5,8 +5,8 @@ that was told by its place (`DB_PASSWORD=…`) or that names a person is replace
 escaped in JSON or in an address. This is repeated until nothing is found any more, so masking twice changes nothing.
 Pictures are removed: what they show cannot be looked at.
 
-A form that is not known is not found. Nor is a secret that is encoded (base64 of a whole file, an archive), or a name
-that only a person would recognise.
+A form that is not known is not found. Nor is a secret that is encoded in another way than base64 (an archive), or a
+name that only a person would recognise.
 """
 
 import json
@@ -19,6 +19,7 @@ from urllib.parse import quote
 import msgspec
 
 from ludus.secret_forms import PrivateSpan, find_secrets, is_secret_value, name_secret
+from ludus.transcripts.encoded_secrets import drop_unseen, find_coded
 from ludus.transcripts.past_session import Counts, PastSession
 from ludus.transcripts.personal_data import NO_PERSON, find_personal_data
 
@@ -197,9 +198,13 @@ def list_spans(text: str, name: str = "") -> list[PrivateSpan]:
     if name and is_secret_value(name, text):
         return [PrivateSpan(0, len(text), name_secret(name))]
     marks = [found.span() for found in _MARK.finditer(text)] if "<" in text else []
+    plain, places = drop_unseen(text)
+    spans = (*find_secrets(plain), *find_coded(plain), *find_personal_data(plain))
+    if places:
+        spans = [PrivateSpan(places[start], places[end - 1] + 1, kind) for start, end, kind in spans if start < end]
     found = {
         span
-        for span in (*find_secrets(text), *find_personal_data(text))
+        for span in spans
         if span.start < span.end and not any(start < span.end and span.start < end for start, end in marks)
     }
     return sorted(found, key=lambda span: (span.start, -span.end, span.kind))
@@ -268,5 +273,10 @@ def _mask_arguments(arguments: str, replace: _Replace) -> str:
         if masked != decoded:
             arguments = msgspec.json.encode(masked).decode()
     except (ValueError, RecursionError):  # it is no JSON, or nested too deeply: it is a text
-        pass
-    return replace(arguments, "")
+        return replace(arguments, "")
+    result = replace(arguments, "")
+    try:
+        msgspec.json.decode(result)
+    except ValueError:  # a value that begins in an escape was replaced: what a tool gets is masked already
+        return arguments
+    return result

@@ -12,8 +12,8 @@ from ludus.secret_forms import PrivateSpan, begins, find_all, lower_ascii
 
 # ---- e-mail -------------------------------------------------------------------------------------------------------
 
-_LOCAL = re.compile(r"[A-Za-z0-9_.%+-]{1,64}$")
-_DOMAIN = re.compile(r"((?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.){1,6}[A-Za-z]{2,24})(?![A-Za-z0-9_(])")
+_LOCAL = re.compile(r"[\w.%+-]{1,64}$")
+_DOMAIN = re.compile(r"((?:[^\W_](?:[^\W_-]|-(?=[^\W_]|-)){0,62}\.){1,6}[A-Za-z]{2,24})(?![A-Za-z0-9_(])")
 _NOBODY = re.compile(r"(?i)(?:git|noreply|no-reply|donotreply|user|you|your[\w.-]*|name|email|someone|me)@")
 _RESERVED = re.compile(r"(?i)(?:^|\.)(?:example(?:\.(?:com|org|net|edu))?|test|invalid|localhost|local)$")
 _NOT_A_DOMAIN = re.compile(
@@ -94,10 +94,18 @@ def _find_numbers(text: str) -> Iterator[PrivateSpan]:
     for found in _PHONE.finditer(text):
         if 8 <= sum(map(str.isdigit, found[0])) <= 15:
             yield PrivateSpan(*found.span(), "PHONE")
+    for found in _SOCIAL.finditer(text):
+        yield PrivateSpan(*found.span(1), "ID")
     lower = lower_ascii(text)
     for place in (place for label in _LABELS for place in find_all(lower, label)):
         if found := _LABELLED.match(text, place):
             yield PrivateSpan(*found.span(1), "PHONE")
+
+
+_SOCIAL = re.compile(
+    r"(?i)(?:(?<![A-Za-z0-9])|(?<=\\n))(?:ssn|social[ _-]security)[^\n\d]{0,24}"
+    r"((?!000|666|9)\d{3}[- ](?!00)\d{2}[- ](?!0000)\d{4})(?![\w-])"
+)
 
 
 def passes_luhn(text: str) -> bool:
@@ -164,12 +172,23 @@ def _is_somebody(text: str) -> bool:
 # ---- people -------------------------------------------------------------------------------------------------------
 
 _END = r"(?=[^\w.-]|\.?$|\.\s)"
+_PROMPT = re.compile(
+    r"(?m)(?:^|\\n|[\s(\"'])[ \t\[]{0,3}([a-z][a-z0-9_.-]{1,31})@[\w.-]{1,60}[: ](?:~|/)[^\s$#%]{0,200}\]?[$#%] "
+)
+"""`user@machine:~/project$ `, as a terminal shows it."""
+_LISTED = re.compile(
+    r"(?m)(?:^|\\n|[ \t\"'])[-dlbcps][-r][-w][-xsS][-rwxsS]{3}[-rwxtT]{3}[.+@]?[ \t]+"
+    r"\d{1,6}[ \t]+([A-Za-z_][\w.-]{0,31})(?=[ \t])"
+)
+"""The owner in a line of `ls -l`."""
 _HOMES = (
     ("/home/", re.compile(rf"/home/([A-Za-z0-9][\w.-]{{0,63}}?){_END}")),
     ("/Users/", re.compile(rf"/Users/([A-Za-z0-9][\w.-]{{0,63}}?){_END}")),
     ("Users\\", re.compile(rf":\\{{1,4}}Users\\{{1,4}}([A-Za-z0-9][\w.-]{{0,63}}?){_END}")),
     ("projects/-", re.compile(r"projects/-(?:home|Users)-([A-Za-z0-9_.]{1,64})")),
     ("USER=", re.compile(r"(?<![A-Z])(?:SUDO_)?USER=[\"']?([A-Za-z0-9][\w.-]{0,63})")),
+    ("@", _PROMPT),
+    ("rw", _LISTED),
     ("LOGNAME=", re.compile(r"LOGNAME=[\"']?([A-Za-z0-9][\w.-]{0,63})")),
     ("USERNAME=", re.compile(r"(?<![A-Z_])USERNAME=[\"']?([A-Za-z0-9][\w.-]{0,63})")),
 )
@@ -187,6 +206,7 @@ _NAMES_OF_NOBODY = """
 user users username yourname your-name you me root admin administrator ubuntu debian runner runneradmin node app
 agent shared public guest default vagrant circleci travis jovyan vscode codespace gitpod build builder worker
 docker container sandbox nobody ci linuxbrew someone name foo bar jenkins deploy ec2-user
+ftp daemon mail www-data nginx mysql postgres redis bin sys staff wheel
 """
 NO_PERSON = frozenset(_NAMES_OF_NOBODY.split())
 """Names of accounts that are nobody's name."""

@@ -71,6 +71,8 @@ class Proposer:
     """The update modes it can propose items for."""
     needs_optimizer: ClassVar[bool] = False
     """Whether it asks the optimizer's model (`View.require_optimizer`)."""
+    simulated: ClassVar[bool] = False
+    """Whether a simulated optimizer answers its requests (`reflact.stand_ins`), so that estimates call it."""
 
     own_prompts: ClassVar[tuple[str, ...]] = ()
     """The prompts that only it uses. They are part of the identity of its runs."""

@@ -19,6 +19,7 @@ class Analysts(Proposer):
     name: ClassVar[str] = "analysts"
     modes: ClassVar[tuple[UpdateMode, ...]] = ("patch", "rewrite_from_suggestions", "full_rewrite_minibatch")
     needs_optimizer: ClassVar[bool] = True
+    simulated: ClassVar[bool] = True
     names_causes: ClassVar[bool] = True
 
     async def reflect(self, view: View, batch: int, rollouts: AsyncIterator[Rollout]) -> tuple[Reflection, ...]:

@@ -44,6 +44,7 @@ class PlainAnalyst(Proposer):
 
     name: ClassVar[str] = "plain"
     needs_optimizer: ClassVar[bool] = True
+    simulated: ClassVar[bool] = True
     own_prompts: ClassVar[tuple[str, ...]] = (PLAIN_PROMPT,)
     patterns_are_causes: ClassVar[bool] = True
 

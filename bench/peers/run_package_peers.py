@@ -3,8 +3,8 @@
 | variant | |
 |---|---|
 | `GEPA` | its defaults: minibatches of 3, Pareto, four changes; one document |
-| `GEPA, tuned` | its best known setting on such worlds: minibatches of 12, the best candidate, eight changes; one document |
-| `GEPA, package` | the same settings with the package as one text, with a line before each file; a proposal goes where Ludus's optimizer puts it |
+| `GEPA, tuned` | its best known: minibatches of 12, the best candidate, eight changes; one document |
+| `GEPA, package` | that, with the package as one text; proposals go where Ludus's optimizer puts them |
 | `SkillOpt`, `SkillOpt, tuned` | `default` and `tuned` of `run_skillopt_worlds.py`; one document: it has no packages |
 
 GEPA is used through `optimize_anything`.

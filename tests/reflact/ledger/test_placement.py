@@ -64,8 +64,8 @@ def test_what_other_situations_need_tells_where_a_line_with_little_evidence_belo
     alike = add_situations(ledger, [["a0", "a1", "b1", "b2"]] * 12)
     apart = add_situations(ledger, [["a0", "a1", "a2", "a3"], ["b0", "b1", "b2", "b3"]] * 6)
     assert learn_needs(alike).single < 0.2 < 0.8 < learn_needs(apart).single
-    assert [line.edit.path for line in move_lines(alike, BASE, TUNING, PackageSettings())[0].lines][0] == ""
-    assert [line.edit.path for line in move_lines(apart, BASE, TUNING, PackageSettings())[0].lines][0] == PATH
+    assert move_lines(alike, BASE, TUNING, PackageSettings())[0].lines[0].edit.path == ""
+    assert move_lines(apart, BASE, TUNING, PackageSettings())[0].lines[0].edit.path == PATH
 
 
 def test_a_line_that_nothing_is_known_about_goes_up_too_and_down_only_if_it_works():

@@ -23,7 +23,7 @@ def to_json(value: object) -> bytes:
 def replace_surrogates(value: Any) -> Any:
     """A copy of a plain value with U+FFFD for every unpaired surrogate in its texts."""
     if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, dict):
         return {replace_surrogates(k): replace_surrogates(v) for k, v in value.items()}  # pyright: ignore[reportUnknownVariableType]
     if isinstance(value, list | tuple):

@@ -77,10 +77,16 @@ class _Addresses:
         self._task = task
 
 
+def list_addresses(jobs: Iterable[Job], env: Env) -> list[str]:
+    """The content addresses of jobs, in their order."""
+    addresses = _Addresses(env)
+    return [addresses.compute(job.task, job.replicate, job.seed, job.policy.fingerprint) for job in jobs]
+
+
 def address_jobs(jobs: Iterable[Job], env: Env) -> dict[str, Job]:
     """The jobs by content address, in their order. Jobs with one address are one job."""
-    addresses = _Addresses(env)
-    return {addresses.compute(job.task, job.replicate, job.seed, job.policy.fingerprint): job for job in jobs}
+    jobs = list(jobs)
+    return dict(zip(list_addresses(jobs, env), jobs, strict=True))
 
 
 def find_missing(jobs: Mapping[str, Job], store: Store, *, groups: bool = False) -> dict[str, Job]:

@@ -10,7 +10,6 @@ rollouts at once are in `ludus.engine`.
 import asyncio
 import platform
 import time
-from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -266,9 +265,10 @@ class _Offer:
 
 
 def _check_offer(offer: _Offer, env: Env) -> _Offer:
-    twice = [name for name, count in Counter(offer.names).items() if count > 1]
-    if twice:
-        raise SetupError(f"{env.name}: two tools are called '{twice[0]}': rename the environment's", retryable=False)
+    names = offer.names
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise SetupError(f"{env.name}: two tools are called '{twice}': rename the environment's", retryable=False)
     return offer
 
 

@@ -310,14 +310,14 @@ class Score(Struct, frozen=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         """Convert the values to plain Python types: verifiers also pass comparisons and numbers of libraries."""
+        for name, kind in (("value", float), ("passed", bool), ("soft", float), ("feedback", str)):
+            if type(value := getattr(self, name)) is not kind:  # mostly it is: every stored score is read back
+                msgspec.structs.force_setattr(self, name, kind(value))
         parts = {str(name): float(number) for name, number in self.parts.items()}
-        numbers = {"value": float(self.value), "soft": float(self.soft)}
-        for name, number in (*numbers.items(), *parts.items()):
+        msgspec.structs.force_setattr(self, "parts", parts)
+        for name, number in (("value", self.value), ("soft", self.soft), *parts.items()):
             if not math.isfinite(number):
                 raise ValueError(f"Score.{name} is {number}; a score is a finite number")
-        for name, value in {**numbers, "passed": bool(self.passed), "feedback": str(self.feedback)}.items():
-            msgspec.structs.force_setattr(self, name, value)
-        msgspec.structs.force_setattr(self, "parts", parts)
 
     @classmethod
     def of(cls, value: float, feedback: str = "", *, parts: Mapping[str, float] | None = None) -> "Score":

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ludus.engine import compute_outcome_key, run_stored
+from ludus.engine import list_addresses, run_stored
 from ludus.library.readings import LibraryReading, TrialKey, read_rollout
 from ludus.policy import Policy
 from ludus.reflact.measure import Stopped, check_outage, make_job
@@ -61,7 +61,7 @@ class LibraryRuns:
         libraries = {id(trial.library): trial.library for trial in trials}
         policies = {at: dataclasses.replace(self.policy, library=each, agent=agent) for at, each in libraries.items()}
         jobs = [make_job(self.tasks[t.key.task], policies[id(t.library)], self.seed, t.key.replicate) for t in trials]
-        addresses = [compute_outcome_key(job, self.runner.env) for job in jobs]
+        addresses = list_addresses(jobs, self.runner.env)
         by_address = dict(zip(addresses, trials, strict=True))
         done: dict[str, LibraryReading] = {}
         failures: dict[str, Failure] = {}

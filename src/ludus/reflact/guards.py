@@ -17,6 +17,7 @@ answer passes, unless the verifier does not look at the reference. `make_canarie
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from random import Random
 from typing import Literal, TypeVar, cast, get_args
 
@@ -129,7 +130,7 @@ class Guard:
 
     def _find_copy(self, before: Skill, added: str, split: str) -> Fault | None:
         words = _split_words(added)
-        joined, known = f" {' '.join(words)} ", f" {' '.join(_split_words(render_whole(before)))} "
+        joined, known = f" {' '.join(words)} ", _join_words(render_whole(before))
         for answer, task in self._get_answers(split).items():
             if f" {answer} " in joined and f" {answer} " not in known:
                 return Fault("leaked_answer", answer, task)
@@ -184,6 +185,11 @@ def _keep_rare(pairs: Iterable[tuple[_Key, str]]) -> dict[_Key, str]:
         first, count = tasks.get(key, (task, 0))
         tasks[key] = (first, count + 1)
     return {key: first for key, (first, count) in tasks.items() if count <= _SHARED and key}
+
+
+@lru_cache(maxsize=16)  # many proposals are added to the same text
+def _join_words(text: str) -> str:
+    return f" {' '.join(_split_words(text))} "
 
 
 def _split_words(text: str) -> list[str]:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from msgspec import UNSET
 
-from ludus.engine import compute_outcome_key, derive_seed, run_stored
+from ludus.engine import derive_seed, list_addresses, run_stored
 from ludus.errors import TRACEBACK, LudusError
 from ludus.policy import Policy
 from ludus.reflact.gate import Gate, Mark, Measure, ScoreTally, mean, project, resolve_metric
@@ -74,7 +74,7 @@ class SkillRunner:
         agent = self.policy.agent and self.policy.agent.use_stage(stage)
         policies = {skill: dataclasses.replace(self.policy, skill=skill, agent=agent) for skill in skills}
         jobs = [make_job(trial.task, policies[trial.skill], trial.seed, trial.replicate) for trial in trials]
-        keys = [compute_outcome_key(job, self.runner.env) for job in jobs]
+        keys = list_addresses(jobs, self.runner.env)
         places: dict[str, list[int]] = {}
         for index, key in enumerate(keys):
             places.setdefault(key, []).append(index)

@@ -9,7 +9,8 @@ every prompt is recorded.
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
+from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 
@@ -81,9 +82,10 @@ class Prompts:
         )
 
 
-def find_fields(text: str) -> set[str]:
+@lru_cache(maxsize=256)  # of the same few templates for every request
+def find_fields(text: str) -> frozenset[str]:
     """The names of the fields of a template."""
-    return set(_FIELD.findall(text))
+    return frozenset(_FIELD.findall(text))
 
 
 def _render(name: str, text: str, values: Mapping[str, str]) -> str:
@@ -91,7 +93,7 @@ def _render(name: str, text: str, values: Mapping[str, str]) -> str:
     return _FIELD.sub(lambda match: values[match[1]], text)
 
 
-def _check_fields(name: str, used: set[str], given: set[str]) -> None:
+def _check_fields(name: str, used: Set[str], given: Set[str]) -> None:
     if used != given:
         missing, unused = sorted(used - given), sorted(given - used)
         raise ValueError(f"prompt {name}: fields missing {missing}, fields that it does not use {unused}")

@@ -48,6 +48,12 @@ def test_nothing_is_known_before_the_first_rollout_and_extremes_have_no_overflow
     assert compute_normal_cdf(0.0) == 0.5 and compute_normal_cdf(1.96) == pytest.approx(0.975, abs=1e-3)
 
 
+def test_kinds_come_in_the_order_in_which_they_were_seen():
+    kinds = [f"kind {n * 7 % 20}" for n in range(20)]
+    ledger = replace(make_ledger(), seen={f"t{n}": kind for n, kind in enumerate(kinds)})
+    assert list(compute_slopes(ledger, {})) == kinds, "sums are the same in every process"
+
+
 def test_the_pass_rate_of_a_text_is_predicted_from_all_outcomes():
     random, beliefs, tasks = Random(2), dict[str, Gaussian](), 20
     for n in range(800):

@@ -51,7 +51,7 @@ def test_only_unexplained_failures_and_passes_count():
 
     def count(*readings):
         found = count_causes(add_readings(ledger, readings, LedgerTuning()).blame).get("L1/")
-        return found.rollouts - 4.0 if found else 0.0
+        return found[1] - 4.0 if found else 0.0
 
     assert count(read("t1", True, ["L1"])) == count(read("t1", False, ["L1"])) == 1.0
     assert count(read("t1", False, ["L1"], ["other"])) == 0.0, "another situation explains it"

@@ -119,9 +119,10 @@ def update_working(ledger: LineLedger, step: int, tuning: LedgerTuning) -> tuple
 def choose_working(ledger: LineLedger, assessed: Mapping[str, Assessment], tuning: LedgerTuning) -> tuple[str, ...]:
     """The lines of the working text, in the order of birth: of each situation, the best one that is good enough."""
     best: dict[str, str] = {}
+    members = frozenset(ledger.working)
     for line in ledger.alive:
         found = assessed[line.id]
-        member = line.id in ledger.working
+        member = line.id in members
         works = tuning.stay_works if member else tuning.enter_works
         pays = tuning.stay_net if member or line.by_outcome else tuning.enter_net
         free = line.by_outcome or line.passage

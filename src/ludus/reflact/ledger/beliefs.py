@@ -135,7 +135,9 @@ def compute_slopes(ledger: LineLedger, called: Mapping[str, Sequence[str]]) -> d
                 for line, prefix, prior, added in effects
             ]
         )
-        for kind in set(ledger.seen.values())
+        for kind in dict.fromkeys(
+            ledger.seen.values()
+        )  # their order is that of sums: a set has another in each process
     }
     densities: dict[str, list[float]] = {kind: [] for kind in starts}
     for task, kind in ledger.seen.items():

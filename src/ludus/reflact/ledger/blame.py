@@ -14,15 +14,11 @@ from typing import NamedTuple
 
 from ludus.reflact.ledger.line_records import Blame
 
+CauseCount = tuple[float, float]
+"""How often a cause spoiled a rollout, and how many rollouts it could have spoiled. Every step makes thousands, so it
+is a plain pair."""
 
-class CauseCount(NamedTuple):
-    """How often a cause spoiled a rollout, of how many that it could have spoiled."""
-
-    failures: float
-    rollouts: float
-
-
-_LUCK, _TASK, _MISSING, _LINE = CauseCount(3.0, 10.0), CauseCount(1.0, 8.0), CauseCount(1.0, 5.0), CauseCount(0.15, 4.0)
+_LUCK, _TASK, _MISSING, _LINE = (3.0, 10.0), (1.0, 8.0), (1.0, 5.0), (0.15, 4.0)
 """What each sort of cause begins with."""
 _REVISITED = 400
 """How many of the latest failures are divided anew in each step. What older ones say stays."""
@@ -49,17 +45,17 @@ def list_causes(task: str, kind: str, lines: Iterable[str], *, missing: bool) ->
 
 def add_outcomes(blame: Blame, outcomes: Sequence[tuple[tuple[str, ...], bool]]) -> Blame:
     """Add rollouts: the possible causes of each, and whether it passed. Then divide all failures once more."""
-    places = {cause: place for place, cause in enumerate(blame.causes)}
+    places = dict(zip(blame.causes, range(len(blame.causes)), strict=True))
     rollouts, failures, settled = list(blame.rollouts), list(blame.failures), list(blame.settled)
     unexplained = list(blame.unexplained)
     for causes, passed in outcomes:
         for cause in causes:
             if cause not in places:
                 places[cause] = len(places)
-                prior = _get_prior(cause)
-                failures.append(prior.failures)
-                settled.append(prior.failures)
-                rollouts.append(prior.rollouts)
+                failed, began = _get_prior(cause)
+                failures.append(failed)
+                settled.append(failed)
+                rollouts.append(began)
             rollouts[places[cause]] += 1.0
         if not passed:
             unexplained.append(tuple(places[cause] for cause in causes))
@@ -73,9 +69,10 @@ def add_outcomes(blame: Blame, outcomes: Sequence[tuple[tuple[str, ...], bool]])
 def _divide(counts: list[float], failures: Iterable[tuple[int, ...]], rates: Sequence[float]) -> None:
     """Add each failure to its causes, in proportion to their rates. Several can occur at once."""
     for places in failures:
-        times = -1.0 / math.expm1(-sum([rates[place] for place in places]))
-        for place in places:
-            counts[place] += times * rates[place]
+        own = [rates[place] for place in places]
+        times = -1.0 / math.expm1(-sum(own))
+        for place, rate in zip(places, own, strict=True):
+            counts[place] += times * rate
 
 
 def _get_prior(cause: str) -> CauseCount:
@@ -86,10 +83,7 @@ def _get_prior(cause: str) -> CauseCount:
 
 def count_causes(blame: Blame) -> dict[str, CauseCount]:
     """The counts by cause."""
-    return {
-        cause: CauseCount(failures, rollouts)
-        for cause, failures, rollouts in zip(blame.causes, blame.failures, blame.rollouts, strict=True)
-    }
+    return dict(zip(blame.causes, zip(blame.failures, blame.rollouts, strict=True), strict=True))
 
 
 def compute_usual_rate(counts: Mapping[str, CauseCount]) -> float:
@@ -99,15 +93,16 @@ def compute_usual_rate(counts: Mapping[str, CauseCount]) -> float:
         for cause, (failures, rollouts) in counts.items()
         if rollouts >= _FEWEST and _get_prior(cause) == _LINE
     )
-    return rates[len(rates) // 2] if len(rates) > _FEWEST else 0.5 * _LINE.failures / _LINE.rollouts
+    return rates[len(rates) // 2] if len(rates) > _FEWEST else 0.5 * _LINE[0] / _LINE[1]
 
 
 def compute_cost(counts: Mapping[str, CauseCount], line: str, shares: Mapping[str, float], usual: float) -> Cost:
     """What a line costs beyond the usual rate. `shares`: how many of the tasks are of each kind."""
     mean = variance = 0.0
+    spared = math.exp(-usual)
     for kind, share in shares.items():
         failures, rollouts = counts.get(f"{line}/{kind}", _LINE)
         weight = share * _PASSING
-        mean += weight * (math.exp(-usual) - math.exp(-failures / rollouts))
+        mean += weight * (spared - math.exp(-failures / rollouts))
         variance += (weight / rollouts) ** 2 * failures
     return Cost(max(0.0, mean), math.sqrt(variance))

@@ -7,7 +7,7 @@ A failed rollout also says for each line in its text whether an analyst suspects
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 from msgspec.structs import replace
 
@@ -41,8 +41,9 @@ def add_readings(ledger: LineLedger, readings: Sequence[Reading], tuning: Ledger
         present = [lines[id] for id in reading.lines if id in lines]
         unread = [lines[id] for id in reading.unread if id in lines]
         reads = count_reads(reads, reading.kind, present, unread)
+        calling = _list_calling(situations, reading.task)
         for line in unread:
-            if _is_called(situations, line.situation, reading.task):
+            if line.situation in calling:
                 lines[line.id] = replace(line, unread=line.unread + 1)
         if reading.read:
             named = tuple(
@@ -51,11 +52,11 @@ def add_readings(ledger: LineLedger, readings: Sequence[Reading], tuning: Ledger
                 )
             )
             if reading.passed or not (reading.suspects or _is_explained(named, present)):
-                outcomes.append((_list_causes(reading, present, situations), reading.passed))
+                outcomes.append((_list_causes(reading, present, calling), reading.passed))
             for line in present:
-                lines[line.id] = _credit_line(line, reading, named, situations, tuning)
-            _count_controls(reading, named, present, situations)
-        called = [line.id for line in present if _is_called(situations, line.situation, reading.task)]
+                lines[line.id] = _credit_line(line, reading, named, situations, calling, tuning)
+            _count_controls(reading, named, present, situations, calling)
+        called = [line.id for line in present if line.situation in calling]
         free = [line.id for line in present if line.is_free]
         crowd = sum(not line.is_free for line in present) if reads else 0  # of packages: what text costs its readers
         update_beliefs(beliefs, reading.task, reading.kind, free, called, reading.outcome, crowd=crowd)
@@ -72,25 +73,34 @@ def add_readings(ledger: LineLedger, readings: Sequence[Reading], tuning: Ledger
     )
 
 
+def _list_calling(situations: Mapping[str, Situation], task: str) -> frozenset[str]:
+    """The situations that have spoiled a task before."""
+    return frozenset([label for label, situation in situations.items() if task in situation.called])
+
+
 def _is_explained(named: Sequence[str], present: Iterable[Line]) -> bool:
     """Whether a situation was named that no line of the text seems to prevent."""
     prevented = {line.situation for line in present if line.works > _PREVENTS}
     return any(label not in prevented for label in named)
 
 
-def _list_causes(reading: Reading, present: Sequence[Line], situations: dict[str, Situation]) -> tuple[str, ...]:
-    covered = {line.situation for line in present}
-    missing = any(reading.task in each.called and label not in covered for label, each in situations.items())
+def _list_causes(reading: Reading, present: Sequence[Line], calling: Set[str]) -> tuple[str, ...]:
+    missing = bool(calling - {line.situation for line in present})
     lines = [line.id for line in present if not line.is_free]
     return list_causes(reading.task, reading.kind, lines, missing=missing)
 
 
 def _credit_line(
-    line: Line, reading: Reading, named: Sequence[str], situations: dict[str, Situation], tuning: LedgerTuning
+    line: Line,
+    reading: Reading,
+    named: Sequence[str],
+    situations: dict[str, Situation],
+    calling: Set[str],
+    tuning: LedgerTuning,
 ) -> Line:
     """The line after one rollout that had it in its text."""
     happened = line.situation in named
-    if not line.passage and (happened or _is_called(situations, line.situation, reading.task)):
+    if not line.passage and (happened or line.situation in calling):
         situation = situations.get(line.situation) or Situation(label=line.situation)
         line = replace(
             line,
@@ -117,24 +127,22 @@ def compute_weight(weight: float, rate: float, *, happened: bool, slip: float) -
 
 
 def _count_controls(
-    reading: Reading, named: Sequence[str], present: Iterable[Line], situations: dict[str, Situation]
+    reading: Reading,
+    named: Sequence[str],
+    present: Iterable[Line],
+    situations: dict[str, Situation],
+    calling: Set[str],
 ) -> None:
     """Count the situations that no line of the text is about, and the tasks that call for a line."""
-    covered, task = {line.situation for line in present}, reading.task
-    for label, situation in situations.items():
-        if task in situation.called and label not in covered:
-            again = label in named
-            situations[label] = replace(situation, tries=situation.tries + 1, named=situation.named + again)
+    covered = {line.situation for line in present}
+    for label in calling - covered:
+        situation, again = situations[label], label in named
+        situations[label] = replace(situation, tries=situation.tries + 1, named=situation.named + again)
     for label in named:
         situation = situations.get(label, Situation(label=label))
-        if reading.task in situation.called or label in covered:
+        if label in calling or label in covered:
             situations.setdefault(label, situation)
             continue
         if situation.called:
             situation = replace(situation, tries=situation.tries + 1, named=situation.named + 1)
         situations[label] = replace(situation, called=(*situation.called, reading.task))
-
-
-def _is_called(situations: dict[str, Situation], label: str, task: str) -> bool:
-    situation = situations.get(label)
-    return situation is not None and task in situation.called

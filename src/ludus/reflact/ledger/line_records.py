@@ -10,6 +10,7 @@ There are thousands of these records, and none can be part of a cycle: `gc=False
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 
 from msgspec import Struct, field
 
@@ -202,8 +203,8 @@ class LineLedger(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def passages(self) -> tuple[Line, ...]:
-        """The passages of the initial skill that are on trial, the retired ones too."""
-        return tuple([line for line in self.lines if line.passage])
+        """The passages of the initial skill that are on trial, the retired ones too. They were born first."""
+        return tuple(takewhile(lambda line: line.passage, self.lines))
 
     def compose(self, base: Skill, lines: Sequence[Line]) -> tuple[Skill, tuple[str, ...]]:
         """The text with these lines, and the ids of those that are in it."""

@@ -11,8 +11,8 @@
 
 The worlds are in `peers/package_worlds.py`. Each is trained as a package, and as one document that says the same at
 the start, with equally many rollouts, by the real trainer with its defaults (recipe `ledger`). Rollouts are simulated;
-the checks of scripts run in bwrap slots. GEPA (`optimize_anything`) gets the package as one text. SkillOpt has no
-packages: it gets the document.
+the checks of scripts run in bwrap slots. GEPA and SkillOpt get the document, with their defaults and with their best
+known settings; GEPA also gets the package as one text (`peers/run_package_peers.py`).
 
 `covers` counts claims whose interval holds the true difference. `lies` counts scripts whose own check passes although
 their results are wrong: how many became lines of the ledger, and how many were shipped.
@@ -43,8 +43,11 @@ PEERS = {"gepa": ("gepa==0.1.4",), "skillopt": ("skillopt==0.2.0",)}
 ARMS = {
     "package": ("ludus", "run_package_worlds.py", True),
     "document": ("ludus", "run_package_worlds.py", False),
-    "GEPA": ("gepa", "run_package_peers.py", True),
+    "GEPA": ("gepa", "run_package_peers.py", False),
+    "GEPA, tuned": ("gepa", "run_package_peers.py", False),
+    "GEPA, package": ("gepa", "run_package_peers.py", True),
     "SkillOpt": ("skillopt", "run_package_peers.py", False),
+    "SkillOpt, tuned": ("skillopt", "run_package_peers.py", False),
 }
 """Each arm: its system, its driver, and whether it trains the package."""
 
@@ -67,10 +70,10 @@ def make_jobs(families: Iterable[str], seeds: Iterable[int], arms: Iterable[str]
 def run_jobs(jobs: Sequence[Row], pythons: dict[str, Path], workers: int, results: Path | None) -> list[Row]:
     """The rows of all jobs. Those that are in the file `results` and were made by this code are not run again."""
     kept = {row["key"]: row for row in _read_rows(results)}
-    missing: dict[tuple[str, int], list[Row]] = defaultdict(list)
+    missing: dict[tuple[str, int], list[Row]] = defaultdict(list)  # by system and world
     for job in jobs:
         if (key := make_key(job)) not in kept:
-            missing[ARMS[job["variant"]][1], job["seed"]].append({**job, "key": key})
+            missing[ARMS[job["variant"]][0], job["seed"]].append({**job, "key": key})
 
     def run_chunk(chunk: list[Row]) -> list[Row]:
         return _run_chunk(chunk, pythons)
@@ -93,7 +96,7 @@ def _read_rows(results: Path | None) -> Iterator[Row]:
 
 
 def _run_chunk(jobs: Sequence[Row], pythons: dict[str, Path]) -> list[Row]:
-    """Run jobs of one driver in one process."""
+    """Run jobs of one system in one process."""
     system, driver, _ = ARMS[jobs[0]["variant"]]
     command = ["nice", str(pythons[system]), str(ROOT / "bench" / "peers" / driver)]
     text, env = "".join(json.dumps(job) + "\n" for job in jobs), {**os.environ, "PYTHONHASHSEED": "0"}
@@ -111,7 +114,8 @@ def make_key(job: Row) -> str:
 def hash_code(arm: str, known: dict[str, str] = {}) -> str:  # noqa: B006  # a cache
     if arm not in known:
         system, driver, _ = ARMS[arm]
-        files = [ROOT / "bench" / "peers" / name for name in ("rule_world.py", "package_worlds.py", driver)]
+        own = {"gepa": ["run_gepa.py"], "skillopt": ["run_skillopt_worlds.py"]}.get(system, [])
+        files = [ROOT / "bench" / "peers" / name for name in ("rule_world.py", "package_worlds.py", driver, *own)]
         if system == "ludus":
             trainer = sorted((ROOT / "src" / "ludus" / "reflact").rglob("*.py"))
             files += [path for path in trainer if not path.name.startswith("review") and path.parent.name != "report"]

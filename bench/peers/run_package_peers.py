@@ -1,8 +1,13 @@
 """GEPA 0.1.4 and SkillOpt 0.2.0 on the package worlds, through their public interfaces. Nothing is patched.
 
-GEPA: `optimize_anything` over one text, the package with a line before each file, and the place of each proposal as
-Ludus's optimizer chooses it; minibatches of 12 and the best candidate, which is its best known setting on such worlds.
-SkillOpt: the skill as one document, with the settings `tuned` of `run_skillopt_worlds.py`: it has no packages.
+| variant | |
+|---|---|
+| `GEPA` | its defaults: minibatches of 3, Pareto, four changes; one document |
+| `GEPA, tuned` | its best known: minibatches of 12, the best candidate, eight changes; one document |
+| `GEPA, package` | that, with the package as one text; proposals go where Ludus's optimizer puts them |
+| `SkillOpt`, `SkillOpt, tuned` | `default` and `tuned` of `run_skillopt_worlds.py`; one document: it has no packages |
+
+GEPA is used through `optimize_anything`.
 """
 
 import contextlib
@@ -15,7 +20,7 @@ import package_worlds as pw
 import rule_world as rw
 
 
-def run_gepa(world: pw.PackageWorld) -> dict[str, object]:
+def run_gepa(world: pw.PackageWorld, tuned: bool) -> dict[str, object]:
     from gepa.optimize_anything import EngineConfig, GEPAConfig, ReflectionConfig, optimize_anything
     from run_gepa import Watch
 
@@ -31,7 +36,8 @@ def run_gepa(world: pw.PackageWorld) -> dict[str, object]:
         asked[prompt] += 1
         skill, traces = prompt.split("```\n")[1].rstrip("`"), rw.read_traces(prompt)
         rng = rw.make_random(world.key, "optimizer", prompt, asked[prompt])
-        placed = [world.place(each, skill, traces, rng) for each in world.propose(skill, traces, 8, rng)]
+        proposals = world.propose(skill, traces, 8 if tuned else 4, rng)
+        placed = [world.place(each, skill, traces, rng) for each in proposals]
         return f"```\n{pw.apply_placed(skill, placed)}\n```"
 
     config = GEPAConfig(
@@ -39,9 +45,9 @@ def run_gepa(world: pw.PackageWorld) -> dict[str, object]:
             seed=world.seed,
             max_metric_calls=pw.BUDGET + 200,
             parallel=False,
-            candidate_selection_strategy="current_best",
+            candidate_selection_strategy="current_best" if tuned else "pareto",
         ),
-        reflection=ReflectionConfig(reflection_minibatch_size=12, reflection_lm=reflect),
+        reflection=ReflectionConfig(reflection_minibatch_size=12 if tuned else None, reflection_lm=reflect),
         callbacks=[watch],
     )
     with contextlib.suppress(rw.BudgetSpent), contextlib.redirect_stdout(io.StringIO()):
@@ -55,15 +61,16 @@ def run_gepa(world: pw.PackageWorld) -> dict[str, object]:
     return report(world, meter, watch.best[1], watch.best[0] - (watch.first or 0.0))
 
 
-def run_skillopt(world: pw.PackageWorld) -> dict[str, object]:
+def run_skillopt(world: pw.PackageWorld, tuned: bool) -> dict[str, object]:
     import run_skillopt_worlds as driver
 
-    meter = driver.rw.Meter
+    meter, budget = driver.rw.Meter, driver.rw.BUDGET
     driver.rw.Meter = partial(meter, budget=pw.BUDGET)  # pyright: ignore[reportAttributeAccessIssue]
+    driver.rw.BUDGET = pw.BUDGET  # its schedules end with the budget
     try:
-        found = driver.run(world, "tuned")
+        found = driver.run(world, "tuned" if tuned else "default")
     finally:
-        driver.rw.Meter = meter
+        driver.rw.Meter, driver.rw.BUDGET = meter, budget
     return {**found, "first_lines": len(rw.read_codes(world.skill)), "in_files": 0, "covers": None}
 
 
@@ -81,7 +88,8 @@ def report(world: pw.PackageWorld, meter: rw.Meter, text: str, claim: float) -> 
 
 
 def run(world: pw.PackageWorld, variant: str) -> dict[str, object]:
-    return run_gepa(world) if variant == "GEPA" else run_skillopt(world)
+    system, _, setting = variant.partition(", ")
+    return (run_gepa if system == "GEPA" else run_skillopt)(world, tuned=bool(setting))
 
 
 if __name__ == "__main__":

@@ -45,6 +45,21 @@ def test_the_same_text_revives_its_line_from_the_prior_and_keeps_what_it_is_susp
     assert (len(after.lines), change.change) == (1, "dropped")
 
 
+def test_the_same_text_for_another_document_of_a_package_is_the_same_line():
+    """Where it belongs, the tasks that call for it decide (`placement`)."""
+    old = make_line("L1", text="Do it.", weight=2.0, birth_weight=0.4)
+    ledger = make_ledger([replace(old, edit=replace(old.edit, path="references/a.md"))])
+    for path, op, status in [("references/b.md", "append", "dropped"), ("", "append", "dropped"),
+                             ("scripts/a.py", "write", "new"), ("data.csv", "append", "new")]:  # fmt: skip
+        proposal = propose("Do it.", tasks=["t7"])
+        proposal = replace(proposal, edit=replace(proposal.edit, op=op, path=path))
+        after, (change,) = admit_proposals(ledger, [proposal], 5, TUNING)
+        assert change.change == status and "t7" in after.situations[0].called
+    passage = replace(old, id="P1", passage=True, situation="passage P1")
+    after, (change,) = admit_proposals(make_ledger([passage]), [propose("Do it.")], 5, TUNING)
+    assert change.change == "dropped", "the document has it"
+
+
 def test_labels_with_the_same_line_and_a_common_task_become_one_situation():
     known = [make_situation("units", ["t1", "t2"], tries=3, named=2), make_situation("measure", ["t2", "t3"], tries=1)]
     ledger = make_ledger([make_line("L1", "units", text="Write units.")], known)

@@ -1,10 +1,12 @@
 """Lines of a package move to where the tasks that need them read."""
 
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.ledger_kit import make_line, make_situation
 
 from ludus.reflact.ledger.line_records import Assessment, FileReads, Gaussian, LineLedger, compose_text
-from ludus.reflact.ledger.placement import move_lines
+from ludus.reflact.ledger.placement import Needs, learn_needs, move_lines
 from ludus.reflact.ledger.settings import LedgerTuning
 from ludus.reflact.train_settings import PackageSettings
 from ludus.skill import Skill, SkillFile
@@ -41,6 +43,44 @@ def test_a_line_moves_up_when_tasks_that_do_not_read_its_file_call_for_it():
     assert find_path(make_ledger(PATH, ["a0", "a1"])) == PATH
     assert find_path(make_ledger(PATH, ["a0", "a1", "b0"])) == PATH, "one task may be an error of an analyst"
     assert find_path(make_ledger(PATH, ["a0", "a1", "b0", "b1"])) == ""
+    assert find_path(make_ledger(PATH, ["b0", "b1"])) == "", "it is in the file of another kind"
+    assert find_path(make_ledger(PATH, ["c0"])) == PATH, "the task was not seen"
+
+
+def add_situations(ledger: LineLedger, called: list[list[str]]) -> LineLedger:
+    """The ledger with working lines of the document, about further situations."""
+    more = [make_line(f"L{n}", f"s{n}", weight=3.0) for n in range(2, 2 + len(called))]
+    situations = [make_situation(f"s{n}", tasks, tries=6, named=4) for n, tasks in enumerate(called, 2)]
+    return replace(
+        ledger,
+        lines=(*ledger.lines, *more),
+        situations=(*ledger.situations, *situations),
+        working=tuple(line.id for line in (*ledger.lines, *more)),
+    )
+
+
+def test_what_other_situations_need_tells_where_a_line_with_little_evidence_belongs():
+    ledger = make_ledger(PATH, ["a0"])
+    alike = add_situations(ledger, [["a0", "a1", "b1", "b2"]] * 12)
+    apart = add_situations(ledger, [["a0", "a1", "a2", "a3"], ["b0", "b1", "b2", "b3"]] * 6)
+    assert learn_needs(alike).single < 0.2 < 0.8 < learn_needs(apart).single
+    assert move_lines(alike, BASE, TUNING, PackageSettings())[0].lines[0].edit.path == ""
+    assert move_lines(apart, BASE, TUNING, PackageSettings())[0].lines[0].edit.path == PATH
+
+
+def test_a_line_that_nothing_is_known_about_goes_up_too_and_down_only_if_it_works():
+    ledger = make_ledger(PATH, ["a0", "b0", "b1", "b2"])
+    untried = replace(ledger, lines=(replace(ledger.lines[0], weight=0.0),), assessed={})
+    assert move_lines(untried, BASE, TUNING, PackageSettings())[0].lines[0].edit.path == ""
+    down = make_ledger("", ["a0", "a1", "a2"], cost=0.3)
+    doubtful = replace(down, lines=(replace(down.lines[0], weight=0.0),))
+    assert move_lines(doubtful, BASE, TUNING, PackageSettings())[0].lines[0].edit.path == ""
+
+
+@given(st.dictionaries(st.sampled_from("abcdefgh"), st.integers(0, 2000), min_size=1), st.floats(0.001, 0.999))
+def test_probabilities_stay_probabilities_for_any_number_of_tasks(kinds: dict[str, int], single: float):
+    chances = Needs(dict.fromkeys("abcdefgh", 1 / 8), single).weigh(kinds)
+    assert abs(sum(chances.values()) - 1.0) < 1e-9 and all(0.0 <= chance <= 1.0 for chance in chances.values())
 
 
 def test_a_line_moves_down_only_where_text_in_the_document_costs_something():

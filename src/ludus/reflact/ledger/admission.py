@@ -11,6 +11,7 @@ from functools import lru_cache
 from msgspec.structs import replace
 
 from ludus.reflact.ledger.line_records import Line, LineChange, LineLedger, LineProposal, Situation, compute_logit
+from ludus.reflact.ledger.placement import has_free_place
 from ludus.reflact.ledger.settings import LedgerTuning
 from ludus.reflact.ledger.situations import find_label
 from ludus.skill import Edit, Skill
@@ -125,7 +126,8 @@ def find_same(lines: Iterable[Line], edit: Edit) -> Line | None:
     op, path, content, target = edit.op, edit.path, _squeeze(edit.content), _squeeze(edit.target)
     for line in lines:
         own = line.edit
-        if own.op == op and own.path == path and _squeeze(own.content) == content and _squeeze(own.target) == target:
+        near = own.path == path or (has_free_place(edit) and has_free_place(own) and not line.passage)
+        if own.op == op and near and _squeeze(own.content) == content and _squeeze(own.target) == target:
             return line
     return None
 

@@ -74,9 +74,9 @@ def _assess(
     cost: Cost | None,
     tuning: LedgerTuning,
 ) -> Assessment:
-    share = len(situation.called) / max(1, len(ledger.seen)) if situation else 0.0
-    rate = situation.rate if situation else 0.0
-    gain = 0.0 if line.by_outcome else line.works * max(0.0, rate - tuning.slip) * min(1.0, share) * line.reach
+    gain = 0.0
+    if situation and not line.by_outcome:
+        gain = compute_gain(ledger, line, situation, tuning) * line.reach
     side = SideEffect(-cost.mean, cost.deviation) if cost else compute_side_effect(ledger, line, slopes)
     if line.passage:
         gain = tuning.passage_gain
@@ -87,6 +87,12 @@ def _assess(
     net = gain + side.mean - harm
     pays = compute_normal_cdf((net - tuning.price) / side.deviation) if side.deviation else float(net > tuning.price)
     return Assessment(gain, net, side.deviation, pays)
+
+
+def compute_gain(ledger: LineLedger, line: Line, situation: Situation, tuning: LedgerTuning) -> float:
+    """The accuracy that a line should add by its situation if all tasks that call for it read it."""
+    share = len(situation.called) / max(1, len(ledger.seen))
+    return line.works * max(0.0, situation.rate - tuning.slip) * min(1.0, share)
 
 
 def update_working(ledger: LineLedger, step: int, tuning: LedgerTuning) -> tuple[LineLedger, tuple[LineChange, ...]]:

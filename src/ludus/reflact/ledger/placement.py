@@ -1,30 +1,45 @@
 """Placement: where in a package a line belongs, by what is known. Pure.
 
 A proposer sees a few rollouts, often of one kind, so it cannot know which kinds of tasks need a line. The ledger does:
-it has every task that called for the line's situation, and how often each kind of task reads each file. So lines that
-work are moved. What is known about a line stays: its words are the same.
+it has every task that called for the line's situation, and how often each kind of task reads each file. So lines are
+moved. What is known about a line stays: its words are the same.
+
+Few tasks call for one situation, and some by an error of an analyst. So two cases are weighed: that one kind of task
+alone has the situation, or that all kinds have it. How often it is the one or the other is learned from the situations
+of all lines that work (`Needs`). Where all tasks need the same, a line whose file one kind reads goes up at once.
 
 The value of a place is what the line is worth on the tasks that call for it, as far as they read the place, less what
-text costs all tasks that read it. So a line goes up, into the document, if tasks call for it that do not read its file;
-and down, into a reference, if few others than its readers call for it and the document is known to be long for them.
+text costs all tasks that read it. A line goes up, into the document, if that is worth more and its file's readers are
+hardly the only ones who need it; and down, into a reference, if few others than its readers need it and the document
+is known to be long for them.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from ludus.reflact.disclosure import find_excess
-from ludus.reflact.ledger.assessment import list_slopes
+from ludus.reflact.ledger.assessment import compute_gain, list_slopes
 from ludus.reflact.ledger.beliefs import KindSlope, estimate_line_cost
 from ludus.reflact.ledger.file_reach import get_reach, name_reads
 from ludus.reflact.ledger.line_records import FileReads, Line, LineChange, LineLedger, Situation
 from ludus.reflact.ledger.settings import LedgerTuning
 from ludus.reflact.train_settings import PackageSettings
-from ludus.skill import DOCUMENT, Skill
+from ludus.skill import DOCUMENT, Edit, Skill
 
-_MISSED = 2
-"""The tasks that must call for a line without reading its file before it goes up: one may be an error of an analyst."""
+_ERROR = 0.25
+"""The share of the tasks that call for a situation which only one kind has, and which are there by an error."""
+_PRIOR = 4.0
+"""How many situations the belief counts for that half of all situations have one kind."""
+_ROUNDS = 5
+"""How often that belief and what follows from it for each situation are computed in turn."""
+_ALONE = 0.2
+"""The probability that only readers of its file need a line, above which it does not go up."""
+_READER = 0.5
+"""How often a kind of task reads a file of which it is a reader."""
 _KNOWN = 4
 """The rollouts from which it is known how often a kind of task reads a file."""
 
@@ -37,12 +52,13 @@ def move_lines(
         return ledger, ()
     situations = {situation.label: situation for situation in ledger.situations}
     slopes, changes = list_slopes(ledger), list[LineChange]()
+    needs = learn_needs(ledger)
     for line in ledger.alive:
         situation = situations.get(line.situation)
-        if situation is None or line.id not in ledger.assessed or not _can_move(line, tuning):
+        if situation is None or line.passage or line.by_outcome or not has_free_place(line.edit):
             continue
-        path = _find_place(ledger, line, situation, slopes, tuning)
-        if path == line.edit.path:
+        path = _find_place(ledger, line, situation, slopes, needs, tuning)
+        if path == line.edit.path or (path and line.works <= tuning.enter_works):
             continue
         moved = _move(ledger, line, path)
         before, _ = ledger.compose(base, ledger.get_lines(ledger.working))
@@ -53,9 +69,50 @@ def move_lines(
     return ledger, tuple(changes)
 
 
-def _can_move(line: Line, tuning: LedgerTuning) -> bool:
-    is_text = line.edit.op == "append" and (not line.edit.path or line.edit.path.endswith(".md"))
-    return is_text and not line.passage and not line.by_outcome and line.works > tuning.enter_works
+def has_free_place(edit: Edit) -> bool:
+    """Whether an edit adds text that could as well be in another document of the package."""
+    return edit.op == "append" and (not edit.path or edit.path.endswith(".md"))
+
+
+class Needs(NamedTuple):
+    """Which kinds of tasks need the same."""
+
+    shares: Mapping[str, float]
+    """The share of each kind in the tasks seen."""
+    single: float
+    """The share of situations that one kind of task alone has."""
+
+    def weigh(self, kinds: Mapping[str, int]) -> dict[str | None, float]:
+        """The probability that one kind alone has a situation, by this kind, and that all kinds have it (None). So
+        many tasks of each kind call for it."""
+        weights: dict[str | None, float] = {None: math.log(1.0 - self.single)}
+        weights[None] += sum(count * math.log(self.shares[kind]) for kind, count in kinds.items())
+        for own, share in self.shares.items():
+            chances = {kind: _ERROR * self.shares[kind] + (1.0 - _ERROR) * (kind == own) for kind in kinds}
+            weights[own] = math.log(self.single * share)
+            weights[own] += sum(count * math.log(chances[kind]) for kind, count in kinds.items())
+        most = max(weights.values())
+        found = {kind: math.exp(weight - most) for kind, weight in weights.items()}
+        total = math.fsum(found.values())
+        return {kind: value / total for kind, value in found.items()}
+
+
+def learn_needs(ledger: LineLedger) -> Needs:
+    """Which kinds of tasks need the same, by the situations of the working text."""
+    counts = Counter(ledger.seen.values())
+    shares = {kind: count / counts.total() for kind, count in counts.items()}
+    labels = {line.situation for line in ledger.get_lines(ledger.working)}
+    called = [kinds for each in ledger.situations if each.label in labels and (kinds := count_kinds(ledger, each))]
+    needs = Needs(shares, 0.5)
+    for _ in range(_ROUNDS):
+        spread = sum(needs.weigh(kinds)[None] for kinds in called)
+        needs = Needs(shares, (_PRIOR / 2 + len(called) - spread) / (_PRIOR + len(called)))
+    return needs
+
+
+def count_kinds(ledger: LineLedger, situation: Situation) -> Counter[str]:
+    """How many of the tasks that a situation spoiled are of each kind."""
+    return Counter(ledger.seen[task] for task in situation.called if task in ledger.seen)
 
 
 def _move(ledger: LineLedger, line: Line, path: str) -> LineLedger:
@@ -65,25 +122,34 @@ def _move(ledger: LineLedger, line: Line, path: str) -> LineLedger:
 
 
 def _find_place(
-    ledger: LineLedger, line: Line, situation: Situation, slopes: Mapping[str, KindSlope], tuning: LedgerTuning
+    ledger: LineLedger,
+    line: Line,
+    situation: Situation,
+    slopes: Mapping[str, KindSlope],
+    needs: Needs,
+    tuning: LedgerTuning,
 ) -> str:
     """The path of the best place for a line; its own unless another one is clearly better."""
-    kinds = Counter(ledger.seen.get(task, "") for task in situation.called)
-    most = max(kinds, key=lambda kind: kinds[kind], default="")
-    gain = ledger.assessed[line.id].gain / max(0.1, line.reach)
-    places = [""] if line.edit.path else list(_list_known_files(ledger, most))
-    missed = sum(count for kind, count in kinds.items() if get_reach(ledger, line, kind) < 0.5)
-    if not kinds or (line.edit.path and missed < _MISSED):
-        return line.edit.path
+    old, kinds = line.edit.path, count_kinds(ledger, situation)
+    if not kinds:
+        return old
+    chances = needs.weigh(kinds)
+    shares = {kind: chances[kind] + chances[None] * share for kind, share in needs.shares.items()}
+    readers = [kind for kind in shares if get_reach(ledger, line, kind) >= _READER]
+    if old and sum(chances[kind] for kind in readers) > _ALONE:
+        return old
+    gain = compute_gain(ledger, line, situation, tuning)
 
     def compute_value(path: str) -> float:
         at_path = replace(line, edit=replace(line.edit, path=path))
-        reached = sum(count * get_reach(ledger, at_path, kind) for kind, count in kinds.items()) / kinds.total()
+        reached = sum(share * get_reach(ledger, at_path, kind) for kind, share in shares.items())
         read = sum(share * slope * get_reach(ledger, at_path, kind) for kind, (share, slope) in slopes.items())
         return gain * reached - estimate_line_cost(ledger) * read
 
-    best = max(places, key=compute_value, default=line.edit.path)
-    return best if compute_value(best) > compute_value(line.edit.path) + tuning.price else line.edit.path
+    most = max(shares, key=lambda kind: shares[kind])
+    places = [""] if old else _list_known_files(ledger, most)
+    best = max(places, key=compute_value, default=old)
+    return best if compute_value(best) > compute_value(old) + tuning.price else old
 
 
 def _list_known_files(ledger: LineLedger, kind: str) -> Iterator[str]:

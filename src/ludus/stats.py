@@ -434,15 +434,15 @@ def compute_t_quantile(freedom: int, share: float = 0.975) -> float:
 
 def _bisect_t(freedom: int, share: float) -> float:
     low, high = 0.0, 1.0
-    while _compute_t_share(high, freedom) < share and high < 1e9:
+    while compute_t_share(high, freedom) < share and high < 1e9:
         high *= 2
     for _ in range(80):
         middle = (low + high) / 2
-        low, high = (middle, high) if _compute_t_share(middle, freedom) < share else (low, middle)
+        low, high = (middle, high) if compute_t_share(middle, freedom) < share else (low, middle)
     return high
 
 
-def _compute_t_share(t: float, freedom: int) -> float:
+def compute_t_share(t: float, freedom: int) -> float:
     """The distribution function of Student's t for t ≥ 0: a finite sum for whole degrees of freedom."""
     angle = math.atan(t / math.sqrt(freedom))
     cosine, odd = math.cos(angle) ** 2, freedom % 2

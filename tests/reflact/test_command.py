@@ -96,7 +96,7 @@ def test_a_claim_is_compared_with_the_same_rollouts_as_samples(ludus: Ludus):
     assert before["claim"]["gain"] is False and before["arms"] is None
     done = ludus("train", "--resume", "--claim", "--out", "run")
     assert done.code == 0, done.err
-    assert done.out.startswith("a gain of +100 points") and "the verifier chooses" in done.out
+    assert done.out.startswith("a gain of +100 points") and "initial skill, best of" in done.out
     after = json.loads(Path("run/summary.json").read_text())
     assert after["claim"]["gain"] is True and after["arms"]["best_of"]["tasks"] == 6
     assert after["arms"]["sentence"] in done.out and after["arms"]["sentence"] in ludus("show", "run").out

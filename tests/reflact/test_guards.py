@@ -3,7 +3,7 @@
 import pytest
 from tests.build import make_task
 
-from ludus.reflact.guards import CanaryReport, Fault, Guard, GuardSettings, list_added, make_canaries
+from ludus.reflact.guards import REFUSED_STATUSES, CanaryReport, Fault, Guard, GuardSettings, list_added, make_canaries
 from ludus.skill import Edit, Skill
 from ludus.skill_examples import Example, render_example
 
@@ -78,6 +78,15 @@ def test_secrets_are_refused_and_not_repeated(text: str):
 @pytest.mark.parametrize("text", ["Never show a password or an API key.", "The access token: ask the user.", "sk-12"])
 def test_words_about_secrets_are_no_secrets(text: str):
     assert find_fault(text) is None
+
+
+@pytest.mark.parametrize("text", ["Clear \x1b[2J the screen.", "Say\x00 no.", "Read \u202egnihton.", "Hi\U000e0041."])
+def test_characters_that_are_not_seen_are_refused_and_named(text: str):
+    fault = Guard(GuardSettings(), (), ()).find_fault(Skill("Be brief.\n"), text)
+    assert fault is not None and fault.status == "skipped_hidden_text" and "U+" in fault.describe()
+    assert fault.status in REFUSED_STATUSES
+    assert Guard(GuardSettings(), (), ()).find_fault(Skill(text), text) is None, "the skill has them"
+    assert Guard(GuardSettings(), (), ()).find_fault(Skill(""), "Two lines,\r\n\tone tab. العربية ✓") is None
 
 
 def test_what_the_skill_has_already_is_allowed_and_deletions_add_nothing():

@@ -1,12 +1,16 @@
 """What is measured before training, and the advice that follows."""
 
 import pytest
-from tests.build import make_task
+from msgspec import structs
+from tests.build import make_rollout, make_task
 from tests.reflact_kit import make_result
 
-from ludus.reflact.gate import Mark, Measure
+from ludus.reflact.gate import Gate, Mark, Measure
 from ludus.reflact.headroom import Headroom, add_hint, advise, assess, judge_outlook, list_hinted
+from ludus.reflact.headroom_command import tally_tasks
+from ludus.reflact.weights_outlook import RlPlanSizes, foresee_weights
 from ludus.skill import Skill
+from ludus.types import Rollout, Score
 
 
 def make_measure(*hards: float, failed: int = 0) -> Measure:
@@ -28,6 +32,27 @@ def test_rollouts_with_hints_bound_the_gain():
     found = assess(make_measure(*[0.0] * 20), make_measure(*[0.0] * 20), hinted, [make_result("t0", False)])
     assert found is not None
     assert (found.hinted, found.unhinted, found.hints, found.room) == (0.8, 0.0, 10, 0.8)
+
+
+def test_with_graded_scores_partial_credit_counts():
+    graded = Measure("", {f"item-{n:02d}": Mark(0.0, 0.5) for n in range(20)})
+    found = assess(graded, graded, [make_graded("t0", 0.7)], [make_graded("t0", 0.5)], Gate(metric="soft"))
+    assert found is not None and (found.score, found.hinted, found.metric) == (0.5, 0.7, "soft")
+    assert found.room == pytest.approx(0.2) and judge_outlook(found) != "out_of_reach"
+    assert "the agent has a score of 0.50 already" in advise(structs.replace(found, hinted=0.5))
+    assert "has a score of 0.50" in advise(found) or "at most 20" in advise(found)
+
+
+def make_graded(task: str, value: float) -> Rollout:
+    return make_rollout(Score(value, False, value), task=make_task(task))
+
+
+def test_scores_that_differ_are_what_rl_learns_from():
+    rollouts = [make_graded(f"t{n % 4}", value) for n, value in enumerate([0.2, 0.5, 0.2, 0.6, 0.4, 0.5, 0.7, 0.6])]
+    tallies = tally_tasks(rollouts, 0.63)
+    assert [(t.scored, t.passed, t.unequal) for t in tallies] == [(2, 0, 1), (2, 0, 0), (2, 1, 1), (2, 0, 0)]
+    found = foresee_weights(tallies, RlPlanSizes(10, 4, 2), 100.0, 0.63)
+    assert found is not None and found.spread >= 0.5 and found.success_at == 0.63
 
 
 def test_only_references_in_words_are_hints_and_the_skill_keeps_its_text():
@@ -53,7 +78,7 @@ def make_headroom(score: float, noise: float, hinted: float | None) -> Headroom:
         (0.98, 0.1, None, "no_room", "Hardly worth it: the agent passes 98% already, and at most 2 points"),
         (0.6, 0.1, 0.62, "no_room", "at most 2 points"),
         (0.8, 0.2, None, "too_noisy", "use about 400 selection rollouts"),
-        (0.0, 0.1, 0.05, "out_of_reach", "even with the expected result in its instructions the agent passes only 5%"),
+        (0.0, 0.1, 0.05, "out_of_reach", "even with the expected result in its instructions the agent only passes 5%"),
     ],
 )
 def test_the_advice(score: float, noise: float, hinted: float | None, outlook: str, words: str):

@@ -27,6 +27,13 @@ def test_headroom_is_measured_reported_and_found_again(ludus: Ludus, folder: Pat
     assert json.loads(ludus("show", "run", "--json").out)["headroom"] == report
 
 
+def test_a_stopped_run_goes_on_with_its_own_number_of_hints(ludus: Ludus, folder: Path):
+    write_rules(folder)
+    assert ludus(*WORDS, "--hints", "4", "--budget.calls", "3").code == 3
+    done = ludus("headroom", "--resume", "--out", "run", "--budget.calls", "400")
+    assert done.code == 0 and "4 train tasks with the reference" in done.out, done.err
+
+
 def test_rollouts_with_hints_cannot_be_used_for_training(ludus: Ludus, folder: Path):
     write_rules(folder)
     assert ludus(*WORDS, "--quiet").out.strip() == "run"

@@ -49,6 +49,13 @@ def test_with_many_useless_passages_hardly_any_verdict_is_by_chance():
     assert wrong <= 6, "5 % of the audits, give or take"
 
 
+@pytest.mark.parametrize("tasks", [2, 3, 5])
+def test_few_tasks_give_no_more_verdicts_by_chance_than_many(tasks: int):
+    audits = [audit_passages(PASSAGES[2:], simulate(120, tasks, seed)) for seed in range(40)]
+    assert sum(any(each.verdict in ("helps", "hurts") for each in found.passages) for found in audits) <= 6
+    assert f"only {tasks} tasks" in audits[0].summary
+
+
 def test_adjusted_chances_are_holms():
     assert adjust_chances([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert adjust_chances([]) == []

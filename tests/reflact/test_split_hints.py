@@ -23,7 +23,8 @@ FEW = "the run has {} selection tasks: only a large gain shows on so few (see `l
             TrainSettings(),
             Sizes(10, 5, 5),
             [
-                "data.ratio: 2:1:1, for 10 train, 5 selection and 5 test tasks: 2:1:7 would leave 2 selection tasks",
+                "20 tasks are divided 2:1:1: 10 to train, 5 for selection, 5 for the test. 2:1:7, as with many tasks, "
+                "would leave 2 for selection; --data.ratio sets it",
                 FEW.format(5) + "more tasks",
                 TESTS.format(5),
             ],

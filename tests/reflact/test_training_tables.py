@@ -53,3 +53,18 @@ def test_a_terminal_shows_where_the_run_is(ludus: Ludus, monkeypatch: pytest.Mon
 def test_a_stage_in_words():
     assert describe_stage(StageProgress(1, 2, "rollout", 3, 8), 4) == "step 2/4 rollout 3/8"
     assert describe_stage(StageProgress(0, 0, "baseline", 5, 0), 4) == "baseline 5"
+
+
+def test_steps_of_the_ledger_show_lines_and_no_gate(ludus: Ludus):
+    done = ludus("train", "--config", "lines.yaml", "--out", "run")
+    head = next(line for line in done.out.splitlines() if line.startswith("step  epoch"))
+    assert head.split() == ["step", "epoch", "decision", "changes", "lines", "working", "alive", "train"]
+    gated = ludus(*train_words("--out", "other")).out
+    assert "candidate" in gated and "lines working" not in gated
+
+
+def test_a_run_in_which_all_scores_are_equal_says_that_there_was_nothing_to_learn_from(ludus: Ludus, folder: Path):
+    (folder / "deaf.py").write_text("def agent(messages, tools, sampling):\n    return 'no idea'\n")
+    done = ludus("train", "--config", "lines.yaml", "--model.script", "deaf.py:agent", "--out", "run")
+    assert "every train rollout scores 0: nothing shows what helps" in done.out
+    assert "every train rollout scores 0" in ludus("show", "run").out

@@ -138,6 +138,16 @@ def read_recorded_settings(arguments: Arguments, recorded: Mapping[str, Any], en
     )
 
 
+def recall_number(config: Config, name: str, given: int | None, usual: int) -> int:
+    """A number that is an argument, not a setting: the one that was given, else that of the run that is resumed, as its
+    record has it under `name`, else the usual one."""
+    record = Path(config.run.out, CONFIG)
+    if given is not None or not config.run.resume or not record.is_file():
+        return usual if given is None else given
+    content = read_file_layer(record).tree.get(CONTENT)
+    return int(content[name]) if is_tree(content) and name in content else usual
+
+
 def print_model_hint(config: Config) -> None:
     """Say so if the settings leave the choice of the model open."""
     if isinstance(config.model, EmbeddedSettings) and config.model.name == "smollm2-135m":

@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # importing rich takes a while, and most commands do not draw
 _CONTROL = {
     **{code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"},
     **dict.fromkeys(range(127, 160), 0xFFFD),
+    **dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD),  # they turn the direction of writing
 }
 
 

@@ -13,6 +13,7 @@ import msgspec
 from ludus.arguments import RunArguments, make_argument
 from ludus.command import ENGINE, ROLLOUTS, RUN_TAKES, Command
 from ludus.command.run_command import RunResult, RunWork, run_command
+from ludus.command.settings import recall_number
 from ludus.command.terminal import format_count
 from ludus.config import Config
 from ludus.config.tree import TRAINING, WEIGHTS
@@ -21,9 +22,10 @@ from ludus.errors import ConfigError, LudusError
 from ludus.policy import Policy
 from ludus.reflact.audit_table import REPORT, print_audit
 from ludus.reflact.command import make_plan
+from ludus.reflact.gate import ScoreTally, project, resolve_metric
 from ludus.reflact.journal import Journal, StageProgress
 from ludus.reflact.ledger.passages import list_passages
-from ludus.reflact.measure import Outage, SkillRunner, Stopped, Trial
+from ludus.reflact.measure import Outage, SkillRunner, Stopped, Trial, tally_scores
 from ludus.reflact.plan import Plan, hash_content
 from ludus.reflact.skill_audit import AuditReading, SkillAudit, audit_passages, sample_texts
 from ludus.reflact.training_run import get_initial_skill
@@ -39,8 +41,11 @@ class NothingAudited(LudusError):
 AUDIT = RunKind("audit-skill", sections=TRAINING | WEIGHTS, failures=(Outage, NothingAudited), files={"report": REPORT})
 
 
+ROLLOUTS_OF_AUDIT = 800
+
+
 class SkillAuditArguments(RunArguments):
-    rollouts: int
+    rollouts: int | None
 
 
 def run(arguments: SkillAuditArguments) -> int:
@@ -53,12 +58,15 @@ class SkillAuditWork(RunWork):
     kind = AUDIT
 
     def __init__(self, config: Config, arguments: SkillAuditArguments) -> None:
-        self.config, self.count = config, arguments.rollouts
+        self.config = config
+        self.count = recall_number(config, "rollouts", arguments.rollouts, ROLLOUTS_OF_AUDIT)
         self.plan = make_plan(config)
         self.env = self.plan.env
         self.quiet = arguments.quiet or arguments.json
         self.result: dict[str, Any] | None = None
         tasks = len(self.plan.splits.train) + len(self.plan.selection)
+        if tasks < 2:
+            raise ConfigError(f"data: an audit needs at least two train and selection tasks, and there is {tasks}")
         if self.count < 2 * tasks:
             raise ConfigError(
                 f"--rollouts is {self.count}, but passages are compared within tasks: give at least two for each of "
@@ -93,7 +101,7 @@ class SkillAuditWork(RunWork):
 
     def conclude(self, run: Run) -> RunResult:
         result = self.result
-        return RunResult({"audit": result}, lambda out: print_audit(result))
+        return RunResult({"audit": result}, lambda out: print_audit(result, out))
 
 
 async def measure_passages(runner: SkillRunner, plan: Plan, count: int) -> SkillAudit:
@@ -105,12 +113,13 @@ async def measure_passages(runner: SkillRunner, plan: Plan, count: int) -> Skill
         Trial(text, tasks[place % len(tasks)], seed, place // len(tasks)) for place, (text, _) in enumerate(texts)
     ]
     rollouts = await runner.run_trials(trials, "audit")
+    gate = resolve_metric(plan.settings.gate, tally_scores(ScoreTally(), rollouts))
     scored = [
-        AuditReading(rollout.task.id, present, float(rollout.score.passed))
+        AuditReading(rollout.task.id, present, project(gate, float(rollout.score.passed), rollout.score.soft))
         for rollout, (_, present) in zip(rollouts, texts, strict=True)
         if rollout.score is not None
     ]
-    return audit_passages(passages, scored, len(rollouts) - len(scored))
+    return audit_passages(passages, scored, len(rollouts) - len(scored), gate.metric)
 
 
 COMMAND = Command(
@@ -123,9 +132,9 @@ COMMAND = Command(
         make_argument(
             "--rollouts",
             type=int,
-            default=800,
+            default=None,
             metavar="N",
-            help="how many rollouts are run, each without some passages; default: 800",
+            help=f"how many rollouts are run, each without some passages; default: {ROLLOUTS_OF_AUDIT}",
         ),
     ),
     SkillAuditArguments,

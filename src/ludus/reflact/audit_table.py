@@ -1,12 +1,14 @@
 """The result of `ludus audit-skill` on a terminal."""
 
 import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ludus.command.terminal import make_console, make_text
+from ludus.command.terminal import format_number, make_console, make_text
 from ludus.errors import StoreError
+from ludus.reflact.gate import METRICS
 
 REPORT = "audit.json"
 _COLOURS = {"helps": "green", "hurts": "red"}
@@ -14,7 +16,7 @@ _SHOWN = 160
 """The characters of a passage that are shown; the report has all of it."""
 
 
-def print_audit(found: Mapping[str, Any] | None) -> None:
+def print_audit(found: Mapping[str, Any] | None, out: Path) -> None:
     """Print each passage with its sentence, the harmful ones first; nothing if there is no result yet."""
     if found is None:
         return
@@ -26,8 +28,17 @@ def print_audit(found: Mapping[str, Any] | None) -> None:
         console.print(make_text(f"{each['id']}  {each['sentence']}", _COLOURS.get(each["verdict"], "")), soft_wrap=True)
         console.print(make_text(f"    {shown}", "dim"), soft_wrap=True)
     failed = f", {found['failed']} without a score" if found["failed"] else ""
-    console.print(make_text(f"\n{found['rollouts']} rollouts on {found['tasks']} tasks{failed}", "dim"))
+    mean = f", mean {_name_metric(found)} {format_number(found['score'])}"
+    console.print(make_text(f"\n{found['rollouts']} rollouts on {found['tasks']} tasks{failed}{mean}", "dim"))
     console.print(make_text(found["summary"], "bold"), soft_wrap=True)
+    console.print(make_text(f"\n{out / REPORT}   all numbers and the whole passages", "dim"), soft_wrap=True)
+    console.print(make_text(f"  ludus show {shlex.quote(str(out))} TASK prints a transcript", "dim"), soft_wrap=True)
+
+
+def _name_metric(found: Mapping[str, Any]) -> str:
+    """What was compared. Reports of earlier versions compared passes."""
+    metric = found.get("metric", "hard")
+    return "pass rate" if metric == "hard" else METRICS[metric]
 
 
 def show_audit(path: Path, state: str = "", *, as_json: bool) -> None:
@@ -40,4 +51,4 @@ def show_audit(path: Path, state: str = "", *, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"run": str(path), "audit": found}))
     else:
-        print_audit(found)
+        print_audit(found, path)

@@ -4,7 +4,8 @@ The rollouts of training could have been spent otherwise: as samples of the init
 the verifier chooses the best. That is the arm of equal budget. It needs the verifier where the skill is used, and its
 price is paid for each new task again; a skill is paid for once. So the skill's result with one try stays the headline,
 and this arm stands beside it. The other arms say whether the skill helps where it was not trained: on tasks of another
-family, or with another model. Without the first arm, a difference is not called a gain.
+family, or with another model. Without the first arm, a difference is not called a gain. All arms are measured by the
+metric of the claim: with graded scores the verifier chooses the sample with the best score.
 """
 
 import math
@@ -13,10 +14,10 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from ludus.reflact.gate import Measure
+from ludus.reflact.gate import METRICS, Gate, Measure, format_result, project, project_mark
 from ludus.reflact.records import BestOfArm, Claim, ClaimArms, StageCost, TransferArm, count_rollouts
 from ludus.reflact.shipping import compute_claim_interval, format_points
-from ludus.stats import compare_pairs, compute_interval, estimate_pass_at
+from ludus.stats import compare_pairs, compute_interval
 from ludus.types import Rollout
 
 FEWEST_TASKS = 4
@@ -55,26 +56,22 @@ def is_after_training(entry: StageCost) -> bool:
     return entry.role == "agent" and entry.stage in ("test", "best_of", "held_out", "other_model")
 
 
-class _Samples(NamedTuple):
-    scored: int
-    passed: int
-
-
-def make_best_of(plan: ArmPlan, rollouts: Mapping[str, Sequence[Rollout]], shipped: Measure) -> BestOfArm:
-    """The arm of samples. `rollouts`: the samples of each task. `shipped`: the new skill on the test tasks."""
-    counts = {task: _count_samples(samples) for task, samples in rollouts.items()}
-    whole = {task: found for task, found in counts.items() if found.scored >= plan.samples}
-    passed = {task: estimate_pass_at(plan.samples, *found) for task, found in whole.items()}
-    shared = [shipped.marks[task].hard - share for task, share in passed.items() if task in shipped.marks]
+def make_best_of(plan: ArmPlan, rollouts: Mapping[str, Sequence[Rollout]], shipped: Measure, gate: Gate) -> BestOfArm:
+    """The arm of samples. `rollouts`: the samples of each task. `shipped`: the new skill on the test tasks. `gate`: its
+    metric is that of the claim."""
+    scores = {task: _list_scores(samples, gate) for task, samples in rollouts.items()}
+    whole = {task: found for task, found in scores.items() if len(found) >= plan.samples}
+    best = {task: estimate_best_of(plan.samples, found) for task, found in whole.items()}
+    shared = [project_mark(gate, shipped.marks[task]) - share for task, share in best.items() if task in shipped.marks]
     lead = compare_pairs(shared, compute_claim_interval)
     return BestOfArm(
         samples=plan.samples,
         matched=plan.matched,
         tasks=len(whole),
-        excluded=len(counts) - len(whole),
-        passed=math.fsum(passed.values()) / len(passed) if passed else None,
-        interval=compute_interval(list(passed.values())),
-        pass_at={k: _average_pass_at(k, whole.values()) for k in _list_sizes(plan.samples)} if whole else {},
+        excluded=len(scores) - len(whole),
+        passed=_average(list(best.values())),
+        interval=compute_interval(list(best.values())),
+        pass_at={k: _average_best_of(k, whole.values()) for k in _list_sizes(plan.samples)} if whole else {},
         lead=lead.difference if lead else None,
         lead_interval=lead.interval if lead else None,
         rollouts=sum(len(samples) for samples in rollouts.values()),
@@ -82,13 +79,19 @@ def make_best_of(plan: ArmPlan, rollouts: Mapping[str, Sequence[Rollout]], shipp
     )
 
 
-def _count_samples(samples: Sequence[Rollout]) -> _Samples:
+def _list_scores(samples: Sequence[Rollout], gate: Gate) -> list[float]:
     scores = [rollout.score for rollout in samples if rollout.score is not None]
-    return _Samples(len(scores), sum(score.passed for score in scores))
+    return [project(gate, float(score.passed), score.soft) for score in scores]
 
 
-def _average_pass_at(k: int, counts: Iterable[_Samples]) -> float:
-    values = [estimate_pass_at(k, *found) for found in counts]
+def estimate_best_of(k: int, scores: Sequence[float]) -> float:
+    """The mean of the best of k scores, over all ways to choose k of them. Where a score is 0 or 1, this is pass@k."""
+    ordered, ways = sorted(scores), math.comb(len(scores), k)
+    return math.fsum(score * (math.comb(place, k - 1) / ways) for place, score in enumerate(ordered))
+
+
+def _average_best_of(k: int, tasks: Iterable[Sequence[float]]) -> float:
+    values = [estimate_best_of(k, scores) for scores in tasks]
     return math.fsum(values) / len(values)
 
 
@@ -97,16 +100,19 @@ def _list_sizes(most: int) -> list[int]:
     return [*(1 << place for place in range(most.bit_length()) if 1 << place < most), most]
 
 
-def make_transfer(what: str, name: str, initial: Measure, shipped: Measure, rollouts: Sequence[Rollout]) -> TransferArm:
+def make_transfer(
+    what: str, name: str, initial: Measure, shipped: Measure, rollouts: Sequence[Rollout], gate: Gate
+) -> TransferArm:
     """Both skills where they were not trained, paired by task."""
     shared = sorted(initial.marks.keys() & shipped.marks.keys())
-    found = compare_pairs([shipped.marks[t].hard - initial.marks[t].hard for t in shared], compute_claim_interval)
+    old, new = ([project_mark(gate, each.marks[task]) for task in shared] for each in (initial, shipped))
+    found = compare_pairs([b - a for a, b in zip(old, new, strict=True)], compute_claim_interval)
     return TransferArm(
         what=what,
         name=name,
         tasks=len(shared),
-        initial=_average([initial.marks[task].hard for task in shared]),
-        shipped=_average([shipped.marks[task].hard for task in shared]),
+        initial=_average(old),
+        shipped=_average(new),
         difference=found.difference if found else None,
         interval=found.interval if found else None,
         rollouts=len(rollouts),
@@ -133,22 +139,29 @@ def name_gain(claim: Claim, arms: ClaimArms) -> Claim:
 
 
 def describe_arms(
-    best_of: BestOfArm | None, transfers: Sequence[TransferArm], trained: int, shipped: float | None, why: str = ""
+    best_of: BestOfArm | None,
+    transfers: Sequence[TransferArm],
+    trained: int,
+    shipped: float | None,
+    why: str = "",
+    metric: str = "hard",
 ) -> str:
-    """The arms in one plain sentence for each. `trained`: the rollouts of training and shipping. `shipped`: the share
-    of test tasks that the new skill passes with one try. `why`: why there is no arm of samples."""
-    sentences = [_describe_best_of(best_of, trained, shipped) if best_of is not None else why]
+    """The arms in one plain sentence for each. `trained`: the rollouts of training and shipping. `shipped`: the result
+    of the new skill with one try on the test tasks. `why`: why there is no arm of samples. `metric`: that of all."""
+    sentences = [_describe_best_of(best_of, trained, shipped, metric) if best_of is not None else why]
     return " ".join([*filter(None, sentences), *map(_describe_transfer, transfers)])
 
 
-def _describe_best_of(arm: BestOfArm, trained: int, shipped: float | None) -> str:
+def _describe_best_of(arm: BestOfArm, trained: int, shipped: float | None, metric: str) -> str:
     if arm.passed is None or arm.lead is None or arm.lead_interval is None:
         return f"The initial skill with {arm.samples} tries has no result: no test task has that many scored samples."
     budget = f"At equal budget ({trained} rollouts)" if arm.is_matched else f"With {arm.rollouts} of {trained} rollouts"
-    share = "" if shipped is None else f" ({shipped:.0%})"
+    share = "" if shipped is None else f" ({format_result(shipped, metric)})"
+    tasks, result = f"{arm.tasks} test task{'' if arm.tasks == 1 else 's'}", format_result(arm.passed, metric)
+    done = f"passes {result} of {tasks}" if metric == "hard" else f"has a {METRICS[metric]} of {result} on {tasks}"
     words = (
-        f"{budget}, the initial skill passes {arm.passed:.0%} of {arm.tasks} test tasks with {arm.samples} tries and "
-        f"the verifier choosing; the new skill with one try{share} is {describe_lead(arm)}."
+        f"{budget}, the initial skill {done} with {arm.samples} tries and the verifier choosing; the new skill with "
+        f"one try{share} is {describe_lead(arm)}."
     )
     return (
         words if arm.is_matched else f"{words} Equal budget would be {arm.matched} tries, so nothing is called a gain."

@@ -90,7 +90,7 @@ class Gate(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown
     }
 
 
-METRICS = {"auto": "passed", "hard": "passed", "soft": "score", "mixed": "mixed"}
+METRICS = {"auto": "passed", "hard": "passed", "soft": "score", "mixed": "mixed score"}
 """Names of the metrics for people. One that nothing has chosen yet is `hard`."""
 _GRADED = 0.1
 """The share of graded scores from which a verifier counts as one that grades."""
@@ -216,6 +216,16 @@ def project(gate: Gate, hard: float, soft: float) -> float:
     return (1.0 - gate.mixed_weight) * hard + gate.mixed_weight * soft
 
 
+def project_mark(gate: Gate, mark: "Mark") -> float:
+    """The score of an item, reduced to one number."""
+    return project(gate, mark.hard, mark.soft)
+
+
+def format_result(score: float, metric: str) -> str:
+    """A mean score for people: the share that passed, or a score."""
+    return f"{score:.0%}" if metric in ("hard", "auto") else f"{score:.2f}"
+
+
 def compute_density(text: str, words: Iterable[str] = LEADING_WORDS) -> float:
     """The share of leading words in a document, without its protected regions."""
     found = re.findall(r"[a-z0-9]+", remove_regions(text).lower())
@@ -268,7 +278,7 @@ def compare(gate: Gate, candidate: Contender, current: Contender) -> PairedStats
 def pair_marks(gate: Gate, one: Measure, other: Measure) -> list[float]:
     """The difference of each item with a score under both, by the gate's metric. Others are missing data."""
     pairs = ((one.marks[item], other.marks[item]) for item in _find_shared(one, other))
-    return [project(gate, a.hard, a.soft) - project(gate, b.hard, b.soft) for a, b in pairs]
+    return [project_mark(gate, a) - project_mark(gate, b) for a, b in pairs]
 
 
 def _is_worse(candidate: Mark, current: Mark) -> bool:

@@ -6,6 +6,8 @@ harm where it is shipped. `Guard.find_fault` looks at the text that an edit woul
     secret           it has the form of a key, a token or a password
     leaked_answer    it holds the reference answer of a task
     copied_task      it repeats a row of words of a task
+    hidden_text      it holds characters that a reader does not see: control characters, which a terminal would obey,
+                     marks that turn the direction of writing, or invisible letters
 
 Answers and rows of words count only if they belong to one or two tasks: what many tasks share, such as a label or the
 form of the question, is what a skill may teach. Short answers, such as numbers, are in many texts by chance and do not
@@ -30,12 +32,13 @@ from ludus.skill_examples import remove_examples
 from ludus.types import Count, Task, Whole
 
 _Key = TypeVar("_Key", str, tuple[str, ...])
-FaultKind = Literal["secret", "leaked_answer", "copied_task"]
+FaultKind = Literal["secret", "leaked_answer", "copied_task", "hidden_text"]
 
 REFUSED_STATUSES = frozenset(f"skipped_{kind}" for kind in get_args(FaultKind))
 """The fates of items that a guard refused."""
 
 _WORD = re.compile(r"\w+")
+_HIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
 _SECRET_CHARS = 12
 """The shortest secret that is told by the name before it, and not by its form."""
 _SHARED = 2
@@ -46,7 +49,8 @@ class GuardSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
     """What may not get into a skill."""
 
     enabled: bool = True
-    """Look for edits that hold a secret, the answer of a task or a copied piece of a task."""
+    """Look for edits that hold a secret, the answer of a task, a copied piece of a task or characters that are not
+    seen."""
     refuse: bool = True
     """Refuse such edits. If not, they are made, and the run warns of each."""
     words: Count = 10
@@ -64,7 +68,7 @@ class Fault(Struct, frozen=True):
 
     kind: FaultKind
     excerpt: str
-    """The words in question; empty for a secret."""
+    """The words in question, or the codes of characters; empty for a secret."""
     task: str = ""
 
     @property
@@ -81,6 +85,8 @@ class Fault(Struct, frozen=True):
                 return f"it holds the answer of task {self.task}"
             case "copied_task":
                 return f"it repeats words of task {self.task}: {self.excerpt}"
+            case "hidden_text":
+                return f"it holds characters that are not seen: {self.excerpt}"
 
 
 class Guard:
@@ -114,6 +120,8 @@ class Guard:
         known = render_whole(before)
         if any(secret not in known for secret in _list_secrets(added)):
             return Fault("secret", "")
+        if hidden := sorted(_list_hidden(added) - _list_hidden(known)):
+            return Fault("hidden_text", " ".join(f"U+{ord(each):04X}" for each in hidden[:4]))
         plain = remove_examples(added)
         return self._find_copy(before, plain, "train") or self._find_copy(before, plain, "selection")
 
@@ -176,6 +184,11 @@ def _list_secrets(text: str) -> set[str]:
 
     named = (span for span in find_named(text) if span.end - span.start >= _SECRET_CHARS)
     return {text[span.start : span.end] for span in (*find_keys(text), *named)}
+
+
+def _list_hidden(text: str) -> set[str]:
+    """The characters of a text that are not seen. A line may end with CR and LF."""
+    return set(_HIDDEN.findall(text.replace("\r\n", "\n")))
 
 
 def _keep_rare(pairs: Iterable[tuple[_Key, str]]) -> dict[_Key, str]:

@@ -4,6 +4,7 @@ The initial skill is measured twice on the selection split, with different seeds
 the differences between the two runs are the noise of every later comparison, and the smallest gain that this split can
 show follows from it. Then the agent does some train tasks with the reference answer in its instructions. No skill can
 do better than that, so it bounds the gain from above. `assess` puts this into numbers, and `advise` into one sentence.
+All scores are those of the gate's metric: with graded scores, partial credit counts.
 """
 
 import math
@@ -12,7 +13,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ludus.reflact.gate import Mark, Measure, mean
+from ludus.reflact.gate import METRICS, Gate, Mark, Measure, format_result, mean, project, project_mark
 from ludus.skill import Skill
 from ludus.stats import Interval, compare_pairs, compute_interval
 from ludus.types import Rollout, Task
@@ -36,7 +37,7 @@ class Headroom(Struct, frozen=True, kw_only=True):
     failed: int
     """Rollouts without a score."""
     score: float
-    """The share of rollouts that passed, in both runs together."""
+    """The share of rollouts that passed, in both runs together; by another metric, the mean score."""
     interval: Interval | None
     difference: float
     """Between the two runs of the same skill."""
@@ -54,6 +55,8 @@ class Headroom(Struct, frozen=True, kw_only=True):
     """The share of the same train tasks that passed without a hint."""
     hints: int = 0
     """The number of tasks with a hint."""
+    metric: str = "hard"
+    """What counts as a score: `hard` (passed), `soft` (score) or `mixed`."""
 
     @property
     def room(self) -> float:
@@ -74,14 +77,20 @@ def add_hint(skill: Skill, task: Task) -> Skill:
 
 
 def assess(
-    first: Measure, second: Measure, hinted: Sequence[Rollout] = (), unhinted: Sequence[Rollout] = ()
+    first: Measure,
+    second: Measure,
+    hinted: Sequence[Rollout] = (),
+    unhinted: Sequence[Rollout] = (),
+    gate: Gate = Gate(metric="hard"),
 ) -> Headroom | None:
-    """The numbers of an A/A run and of rollouts with hints; None if no task has a score in both runs."""
+    """The numbers of an A/A run and of rollouts with hints, by the gate's metric; None if no task has a score in both
+    runs."""
     shared = sorted(first.marks.keys() & second.marks.keys())
-    paired = compare_pairs([first.marks[task].hard - second.marks[task].hard for task in shared])
+    one, other = ([project_mark(gate, run.marks[task]) for task in shared] for run in (first, second))
+    paired = compare_pairs([a - b for a, b in zip(one, other, strict=True)])
     if paired is None:
         return None
-    together = [(first.marks[task].hard + second.marks[task].hard) / 2 for task in shared]
+    together = [(a + b) / 2 for a, b in zip(one, other, strict=True)]
     noise = (paired.interval.high - paired.interval.low) / 2
     smallest = noise * POWER
     rollouts = _count(first.marks) + _count(second.marks)
@@ -96,9 +105,10 @@ def assess(
         noise=noise,
         smallest_effect=smallest,
         tasks_needed=math.ceil(rollouts / 2 * (smallest / ENOUGH) ** 2),
-        hinted=_compute_share(hinted),
-        unhinted=_compute_share(unhinted),
+        hinted=_compute_mean(gate, hinted),
+        unhinted=_compute_mean(gate, unhinted),
         hints=sum(rollout.score is not None for rollout in hinted),
+        metric=gate.metric,
     )
 
 
@@ -106,8 +116,15 @@ def _count(marks: Mapping[str, Mark]) -> int:
     return sum(mark.rollouts for mark in marks.values())
 
 
-def _compute_share(rollouts: Sequence[Rollout]) -> float | None:
-    return mean([float(rollout.score.passed) for rollout in rollouts if rollout.score is not None])
+def _compute_mean(gate: Gate, rollouts: Sequence[Rollout]) -> float | None:
+    scores = [rollout.score for rollout in rollouts if rollout.score is not None]
+    return mean([project(gate, float(score.passed), score.soft) for score in scores])
+
+
+def describe_result(metric: str, score: float) -> str:
+    """A mean score in words."""
+    name = "passes" if metric == "hard" else f"has a {METRICS[metric]} of"
+    return f"{name} {format_result(score, metric)}"
 
 
 def judge_outlook(found: Headroom) -> Outlook:
@@ -135,17 +152,17 @@ def explain_words(found: Headroom) -> str:
 
 def advise(found: Headroom) -> str:
     """One sentence on whether training is worth it."""
-    score, room = f"{found.score:.0%}", f"{100 * found.room:.0f}"
+    score, room = describe_result(found.metric, found.score), f"{100 * found.room:.0f}"
     smallest = f"{100 * found.smallest_effect:.0f}"
     match judge_outlook(found):
         case "out_of_reach":
             return (
-                f"Not yet: even with the expected result in its instructions the agent passes only {found.hinted:.0%}, "
-                "so something other than knowledge is missing; read the transcripts (answer form, tools, limits) or "
-                "use a stronger model."
+                "Not yet: even with the expected result in its instructions the agent only "
+                f"{describe_result(found.metric, found.hinted or 0.0)}, so something other than knowledge is missing; "
+                "read the transcripts (answer form, tools, limits) or use a stronger model."
             )
         case "no_room":
-            return f"Hardly worth it: the agent passes {score} already, and at most {room} points are left to gain."
+            return f"Hardly worth it: the agent {score} already, and at most {room} points are left to gain."
         case "too_noisy":
             return (
                 f"Not with this selection split: it shows gains of {smallest} points or more, and at most {room} are "
@@ -154,6 +171,6 @@ def advise(found: Headroom) -> str:
             )
         case "promising":
             return (
-                f"Worth it: the agent passes {score}, up to {room} points could be gained, and one comparison on this "
+                f"Worth it: the agent {score}, up to {room} points could be gained, and one comparison on this "
                 f"selection split shows gains of {smallest} points or more."
             )

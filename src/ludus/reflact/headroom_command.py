@@ -5,9 +5,9 @@ directory keeps the rollouts, so a run that was stopped is resumed. The test spl
 """
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from itertools import combinations
 from typing import Any
 
 import msgspec
@@ -15,6 +15,7 @@ import msgspec
 from ludus.arguments import RunArguments, make_argument
 from ludus.command import ENGINE, ROLLOUTS, RUN_TAKES, Command
 from ludus.command.run_command import RunResult, RunWork, run_command
+from ludus.command.settings import recall_number
 from ludus.command.terminal import format_count
 from ludus.config import Config
 from ludus.config.tree import TRAINING, WEIGHTS
@@ -25,10 +26,20 @@ from ludus.reflact.command import make_plan
 from ludus.reflact.earlier_runs import EarlierRun
 from ludus.reflact.estimate import Estimate
 from ludus.reflact.estimate_command import estimate_run
+from ludus.reflact.gate import Gate, ScoreTally, resolve_metric
 from ludus.reflact.headroom import Headroom, add_hint, advise, assess, explain_words, judge_outlook, list_hinted
 from ludus.reflact.headroom_table import REPORT, print_headroom
 from ludus.reflact.journal import Journal, StageProgress
-from ludus.reflact.measure import Outage, SkillRunner, Stopped, Trial, make_measure
+from ludus.reflact.measure import (
+    Outage,
+    SkillRunner,
+    Stopped,
+    Trial,
+    choose_success_at,
+    is_success,
+    make_measure,
+    tally_scores,
+)
 from ludus.reflact.plan import Plan, hash_content
 from ludus.reflact.training_run import get_initial_skill
 from ludus.reflact.training_tables import TrainingBar
@@ -54,8 +65,11 @@ HEADROOM = RunKind(
 )
 
 
+HINTS = 16
+
+
 class HeadroomArguments(RunArguments):
-    hints: int
+    hints: int | None
 
 
 def run(arguments: HeadroomArguments) -> int:
@@ -68,9 +82,9 @@ class HeadroomWork(RunWork):
     kind = HEADROOM
 
     def __init__(self, config: Config, arguments: HeadroomArguments) -> None:
-        if arguments.hints < 0:
-            raise ConfigError(f"--hints is {arguments.hints}: use 0 for none")
-        self.config, self.hints = config, arguments.hints
+        self.config, self.hints = config, recall_number(config, "hints", arguments.hints, HINTS)
+        if self.hints < 0:
+            raise ConfigError(f"--hints is {self.hints}: use 0 for none")
         self.plan = make_plan(config)
         self.env = self.plan.env
         self.quiet = arguments.quiet or arguments.json
@@ -92,22 +106,24 @@ class HeadroomWork(RunWork):
         runner = SkillRunner(run.runner, run.policy, journal)
         with bar or nullcontext():
             try:
-                found, rollouts = await measure_headroom(runner, self.plan, self.hints)
+                found, rollouts, gate = await measure_headroom(runner, self.plan, self.hints)
             except Stopped:
                 return False
         if found is None:
             raise NothingMeasured("no selection task has a score in both runs: look at the failed rollouts")
         before = EarlierRun(str(run.directory.path), journal.sum_costs(), 1.0 - found.score)
-        weights = self._foresee_weights(rollouts)
+        weights = self._foresee_weights(rollouts, gate)
         self.result = describe_headroom(found, await estimate_run(self.config, self.plan, run.policy, before), weights)
         run.directory.write(REPORT, msgspec.json.format(to_json(self.result), indent=2) + b"\n")
         return True
 
-    def _foresee_weights(self, rollouts: Sequence[Rollout]) -> WeightsOutlook | None:
+    def _foresee_weights(self, rollouts: Sequence[Rollout], gate: Gate) -> WeightsOutlook | None:
         """What RL with the settings of `rl` would need, from the rollouts of the initial skill."""
         rl = self.config.rl
         tokens = sum(rollout.usage.tokens for rollout in rollouts) / max(1, len(rollouts))
-        return foresee_weights(tally_tasks(rollouts), RlPlanSizes(rl.steps, rl.groups, rl.group_size), tokens)
+        bar = choose_success_at(self.plan.settings.success_at, gate, tally_scores(ScoreTally(), rollouts))
+        sizes = RlPlanSizes(rl.steps, rl.groups, rl.group_size)
+        return foresee_weights(tally_tasks(rollouts, bar), sizes, tokens, bar)
 
     def _count_rollouts(self) -> int:
         plan = self.plan
@@ -119,19 +135,27 @@ class HeadroomWork(RunWork):
         return RunResult({"headroom": result}, lambda out: print_headroom(result, out))
 
 
-def tally_tasks(rollouts: Sequence[Rollout]) -> list[TaskTally]:
-    """How many rollouts of each task have a score, and how many passed."""
-    scored, passed = Counter[str](), Counter[str]()
+def tally_tasks(rollouts: Sequence[Rollout], success_at: float | None = None) -> list[TaskTally]:
+    """How many rollouts of each task have a score, how many passed, and how many pairs of them differ in score.
+    `success_at`: the score from which one counts as passed; None: if it passed."""
+    by_task: dict[str, list[Rollout]] = {}
     for rollout in rollouts:
         if rollout.score is not None:
-            scored[rollout.task.id] += 1
-            passed[rollout.task.id] += rollout.score.passed
-    return [TaskTally(count, passed[task]) for task, count in scored.items()]
+            by_task.setdefault(rollout.task.id, []).append(rollout)
+    return [_tally_task(scored, success_at) for scored in by_task.values()]
 
 
-async def measure_headroom(runner: SkillRunner, plan: Plan, hints: int) -> tuple[Headroom | None, Sequence[Rollout]]:
+def _tally_task(scored: Sequence[Rollout], success_at: float | None) -> TaskTally:
+    values = [rollout.score.value for rollout in scored if rollout.score is not None]
+    unequal = sum(one != other for one, other in combinations(values, 2))
+    return TaskTally(len(scored), sum(is_success(rollout, success_at) for rollout in scored), unequal)
+
+
+async def measure_headroom(
+    runner: SkillRunner, plan: Plan, hints: int
+) -> tuple[Headroom | None, Sequence[Rollout], Gate]:
     """Run the initial skill twice on the selection split, and train tasks without and with a hint, side by side.
-    Returns the rollouts of the selection split too."""
+    Returns the rollouts of the selection split and the gate with the metric of their scores too."""
     skill, settings = get_initial_skill(runner.policy), plan.settings
     size = settings.selection_replicates
     tasks = plan.selection
@@ -144,8 +168,9 @@ async def measure_headroom(runner: SkillRunner, plan: Plan, hints: int) -> tuple
     hinting = [Trial(add_hint(skill, task), task, settings.seed) for task in hinted]
     rollouts = iter(await runner.run_trials([*arms[0], *arms[1], *plain, *hinting], "headroom"))
     first, second, unhinted, with_hint = ([next(rollouts) for _ in part] for part in (*arms, plain, hinting))
-    found = assess(make_measure(skill, first), make_measure(skill, second), with_hint, unhinted)
-    return found, [*first, *second]
+    gate = resolve_metric(plan.settings.gate, tally_scores(ScoreTally(), [*first, *second, *unhinted]))
+    found = assess(make_measure(skill, first), make_measure(skill, second), with_hint, unhinted, gate)
+    return found, [*first, *second], gate
 
 
 def describe_headroom(found: Headroom, guess: Estimate, weights: WeightsOutlook | None) -> dict[str, Any]:
@@ -180,9 +205,10 @@ COMMAND = Command(
         make_argument(
             "--hints",
             type=int,
-            default=16,
+            default=None,
             metavar="N",
-            help="how many train tasks are run with the reference answer as a hint, for the upper bound; default: 16",
+            help="how many train tasks are run with the reference answer as a hint, for the upper bound; "
+            f"default: {HINTS}",
         ),
     ),
     HeadroomArguments,

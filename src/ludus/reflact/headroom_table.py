@@ -8,6 +8,8 @@ from typing import Any
 
 from ludus.command.terminal import format_count, make_console, make_facts_table, make_text
 from ludus.errors import StoreError
+from ludus.reflact.gate import format_result
+from ludus.reflact.headroom import describe_result
 
 REPORT = "headroom.json"
 _LIMITS = (
@@ -54,8 +56,11 @@ def read_headroom(path: Path) -> dict[str, Any] | None:
 
 def _list_numbers(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     band = found["interval"]
-    interval = f" [{band['low']:.0%}, {band['high']:.0%}]" if band else ""
-    yield "initial skill", f"passes {found['score']:.0%}{interval} of {found['tasks']} selection tasks, in two runs"
+    metric = found.get("metric", "hard")  # reports of earlier versions are about passed tasks
+    interval = f" [{format_result(band['low'], metric)}, {format_result(band['high'], metric)}]" if band else ""
+    of = "of" if metric == "hard" else "on"
+    result = f"{describe_result(metric, found['score'])}{interval} {of} {found['tasks']} selection tasks"
+    yield "initial skill", f"{result}, in two runs"
     if found["failed"]:
         yield "without a score", f"{found['failed']} of {found['rollouts']} rollouts"
     yield "A/A difference", f"{100 * found['difference']:+.0f} points; {found['changed']:.0%} of the tasks changed"
@@ -64,7 +69,8 @@ def _list_numbers(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "for 5 points", f"about {found['tasks_needed']} selection rollouts"
     if found["hinted"] is not None:
         tasks = f"{found['hints']} train tasks"
-        words = f"{found['hinted']:.0%} of {tasks} with the reference as a hint, {found['unhinted']:.0%} without"
+        hinted, unhinted = format_result(found["hinted"], metric), format_result(found["unhinted"], metric)
+        words = f"{hinted} {of} {tasks} with the reference as a hint, {unhinted} without"
         yield "upper bound", words
     else:
         yield "upper bound", "unknown: no train task has a reference in words, or hints are off"
@@ -76,7 +82,8 @@ def _list_numbers(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         groups = f"{weights['groups']} groups of {weights['group_size']}"
         yield (
             "within reach of RL",
-            f"{weights['reach']:.0%}: tasks that a group of {weights['group_size']} passes at times",
+            f"{weights['reach']:.0%}: tasks that a group of {weights['group_size']} passes at times"
+            + (f"; {weights['success_at']:.2f} counts as passed" if weights.get("success_at") is not None else ""),
         )
         yield "groups with spread", f"{weights['spread']:.0%}; RL learns nothing from the others"
         tokens = f"{format_count(weights['tokens'])} tokens"

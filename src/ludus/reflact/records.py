@@ -336,6 +336,13 @@ class ScoreBucket(Struct, frozen=True):
     """The 95 % interval of `hard`, with the task as the unit."""
 
 
+def project_bucket(gate: Gate, bucket: ScoreBucket) -> float | None:
+    """The mean score of these tasks by the gate's metric."""
+    if bucket.hard is None or bucket.soft is None:
+        return None
+    return project(gate, bucket.hard, bucket.soft)
+
+
 class SplitScores(Struct, frozen=True):
     """The scores of a skill on the test split."""
 
@@ -436,7 +443,8 @@ class BestOfArm(Struct, frozen=True, kw_only=True):
     excluded: int = 0
     """Test tasks that are left out because samples of theirs have no score."""
     passed: float | None
-    """The share of tasks of which at least one sample passes; None without a task."""
+    """The share of tasks of which at least one sample passes; with graded scores, the mean of the best sample's score.
+    None without a task."""
     interval: Interval | None
     pass_at: Mapping[int, float]
     """The same for fewer samples, without bias: 1, 2, 4, …"""
@@ -479,6 +487,8 @@ class ClaimArms(Struct, frozen=True, kw_only=True):
     """What they took, with the optimizer's replies."""
     best_of: BestOfArm | None = None
     transfers: tuple[TransferArm, ...] = ()
+    metric: str | UnsetType = UNSET
+    """What all results are, as in the claim. Unset in runs of earlier versions, which compared passed tasks."""
 
 
 class EpochStats(Struct, frozen=True):
@@ -557,6 +567,22 @@ def count_useless_replies(records: Sequence[Record]) -> int:
     replies = sum(entry.calls for entry in spent if entry.role == "optimizer")
     events = [event for part in parts if not isinstance(part, Baseline) for event in part.events]
     return replies if replies == sum(event.replies for event in events) else 0
+
+
+def explain_equal_scores(records: Sequence[Record]) -> str:
+    """What to do if all train rollouts have the same score, so that there was nothing to learn from; else nothing."""
+    steps = [record for record in records if isinstance(record, Step)]
+    scores = {step.soft for step in steps if step.soft is not None}
+    tally = steps[-1].state.scores if steps else UNSET
+    alike = bool(tally) and tally.lowest == tally.highest
+    if len(scores) != 1 or not (alike or scores <= {0.0, 1.0}):
+        return ""
+    if scores == {1.0}:
+        return "every train rollout has the full score: there is nothing to learn from. Use harder tasks"
+    return (
+        f"every train rollout scores {scores.pop():g}: nothing shows what helps. Read some of them, and ask `ludus "
+        "headroom` whether the agent can do these tasks when it is told the result"
+    )
 
 
 class Exclusions(NamedTuple):

@@ -2,13 +2,13 @@
 
 Each rollout runs the skill without some of its passages, drawn at random. So whether a passage is in a text has nothing
 to do with anything else, and the difference that it makes is its effect. All effects are estimated together, by least
-squares within tasks; errors are computed over tasks, since rollouts of one task are alike. With many passages some
-look good or bad by chance: a verdict needs a probability that holds for all of them together (Holm's method), and the
-last sentence says how many would have looked so by chance.
+squares within tasks; errors are computed over tasks, since rollouts of one task are alike. Few tasks say little about
+their errors, so intervals are those of Student's t, with one degree of freedom less than there are tasks. With many
+passages some look good or bad by chance: a verdict needs a probability that holds for all of them together (Holm's
+method), and the last sentence says how many would have looked so by chance.
 """
 
 import math
-import statistics
 from collections.abc import Sequence
 from random import Random
 
@@ -16,12 +16,13 @@ from msgspec import Struct
 
 from ludus.reflact.ledger.passages import Passage, drop_passages
 from ludus.skill import Skill
-from ludus.stats import Interval
+from ludus.stats import Interval, compute_t_quantile, compute_t_share
 
 LEAVE_OUT = 0.25
 """How often a passage is left out: seldom enough that the others are mostly there."""
 _LEVEL = 0.05
-_Z = statistics.NormalDist().inv_cdf(1 - _LEVEL / 2)
+FEW_TASKS = 10
+"""With fewer tasks the last sentence says how few they are."""
 
 
 class AuditReading(Struct, frozen=True):
@@ -60,6 +61,8 @@ class SkillAudit(Struct, frozen=True, kw_only=True):
     tasks: int
     score: float
     """The mean score of all rollouts, each without some passages."""
+    metric: str = "hard"
+    """What counts as a score: `hard` (passed), `soft` (score) or `mixed`."""
     passages: tuple[PassageVerdict, ...]
     summary: str
 
@@ -76,22 +79,26 @@ def sample_texts(
     return found
 
 
-def audit_passages(passages: Sequence[Passage], readings: Sequence[AuditReading], failed: int = 0) -> SkillAudit:
+def audit_passages(
+    passages: Sequence[Passage], readings: Sequence[AuditReading], failed: int = 0, metric: str = "hard"
+) -> SkillAudit:
     """The verdict on each passage. `failed`: the number of rollouts without a score."""
     estimates = estimate_effects([passage.id for passage in passages], readings)
-    chances = adjust_chances([_compute_chance(each) for each in estimates])
+    tasks = len({reading.task for reading in readings})
+    chances = adjust_chances([_compute_chance(each, tasks) for each in estimates])
     verdicts = tuple(
-        _judge(passage, readings, estimate, chance)
+        _judge(passage, readings, estimate, chance, tasks)
         for passage, estimate, chance in zip(passages, estimates, chances, strict=True)
     )
     score = math.fsum(reading.score for reading in readings) / len(readings) if readings else 0.0
     return SkillAudit(
         rollouts=len(readings) + failed,
         failed=failed,
-        tasks=len({reading.task for reading in readings}),
+        tasks=tasks,
         score=score,
+        metric=metric,
         passages=verdicts,
-        summary=summarize_audit(verdicts),
+        summary=summarize_audit(verdicts, tasks),
     )
 
 
@@ -163,10 +170,10 @@ def _invert(matrix: list[list[float]]) -> list[list[float]]:
     return [row[size:] for row in work]
 
 
-def _compute_chance(estimate: Estimate | None) -> float:
+def _compute_chance(estimate: Estimate | None, tasks: int) -> float:
     if estimate is None or estimate[1] <= 0.0:
         return 1.0
-    return math.erfc(abs(estimate[0] / estimate[1]) / math.sqrt(2.0))
+    return 2.0 * (1.0 - compute_t_share(abs(estimate[0] / estimate[1]), tasks - 1))
 
 
 def adjust_chances(chances: Sequence[float]) -> list[float]:
@@ -180,11 +187,14 @@ def adjust_chances(chances: Sequence[float]) -> list[float]:
 
 
 def _judge(
-    passage: Passage, readings: Sequence[AuditReading], estimate: Estimate | None, chance: float
+    passage: Passage, readings: Sequence[AuditReading], estimate: Estimate | None, chance: float, tasks: int
 ) -> PassageVerdict:
     tokens = max(1, len(passage.text) // 4)
     effect, error = estimate or (None, 0.0)
-    interval = None if effect is None else Interval(effect - _Z * error, effect + _Z * error)
+    interval = None
+    if effect is not None:
+        reach = compute_t_quantile(tasks - 1, 1 - _LEVEL / 2) * error
+        interval = Interval(effect - reach, effect + reach)
     verdict, words = "not told", "Nothing can be told about this passage: it needs more rollouts."
     if effect is not None and interval is not None:
         if chance < _LEVEL:
@@ -217,7 +227,7 @@ def describe_effect(effect: float, interval: Interval, verdict: str, tokens: int
     return f"No effect that could be told from chance: {100 * effect:+.0f} points [{low:+.0f}, {high:+.0f}]."
 
 
-def summarize_audit(verdicts: Sequence[PassageVerdict]) -> str:
+def summarize_audit(verdicts: Sequence[PassageVerdict], tasks: int) -> str:
     """All verdicts in a sentence or two."""
     counts = {name: sum(each.verdict == name for each in verdicts) for name in ("helps", "hurts", "small", "not told")}
     alone = sum(each.interval is not None and each.interval.low * each.interval.high > 0 for each in verdicts)
@@ -225,7 +235,9 @@ def summarize_audit(verdicts: Sequence[PassageVerdict]) -> str:
     parts += [f"{counts['small']} change less than a point"] if counts["small"] else []
     parts.append(f"of {counts['not told']} it cannot be told")
     by_chance = _LEVEL * len(verdicts)
+    count = "the one passage" if len(verdicts) == 1 else f"{len(verdicts)} passages"
+    few = f" There are only {tasks} tasks: more of them narrow the intervals." if tasks < FEW_TASKS else ""
     return (
-        f"Of {len(verdicts)} passages {', '.join(parts)}. Judged one by one, {alone} would look different from 0, and "
-        f"about {by_chance:.1f} would by chance alone; these verdicts hold for all passages together."
+        f"Of {count} {', '.join(parts)}. Judged one by one, {alone} would look different from 0, and "
+        f"about {by_chance:.1f} would by chance alone; these verdicts hold for all passages together.{few}"
     )

@@ -3,6 +3,7 @@ Pure."""
 
 from collections.abc import Iterator
 
+from ludus.reflact.shipping import explain_rule
 from ludus.reflact.splits import FEW, FEW_TESTS, USUAL_RATIO, Sizes, choose_ratio, compute_sizes, format_ratio
 from ludus.reflact.train_settings import DataSettings, TrainSettings
 
@@ -24,14 +25,15 @@ def _explain_choice(data: DataSettings, sizes: Sizes) -> Iterator[str]:
     if is_divided(data) and not data.ratio and chosen != USUAL_RATIO:
         fewer = compute_sizes(sizes.total, USUAL_RATIO)[1]
         yield (
-            f"data.ratio: {format_ratio(chosen)}, for {sizes.train} train, {sizes.selection} selection and "
-            f"{sizes.test} test tasks: {format_ratio(USUAL_RATIO)} would leave {fewer} selection tasks"
+            f"{sizes.total} tasks are divided {format_ratio(chosen)}: {sizes.train} to train, {sizes.selection} for "
+            f"selection, {sizes.test} for the test. {format_ratio(USUAL_RATIO)}, as with many tasks, would leave "
+            f"{fewer} for selection; --data.ratio sets it"
         )
 
 
 def _explain_few(data: DataSettings, settings: TrainSettings, sizes: Sizes, selection: int) -> Iterator[str]:
-    if selection * settings.selection_replicates >= FEW:
-        return
+    if selection * settings.selection_replicates >= FEW or explain_rule(settings, selection):
+        return  # enough of them, or so few that there is a stronger warning
     larger = [ratio for ratio in _LARGER_RATIOS if compute_sizes(sizes.total, ratio)[1] > sizes.selection]
     divided = is_divided(data) and data.ratio and larger  # a ratio that Ludus chose is the best that is known
     ways = [f"a larger share: --data.ratio {format_ratio(larger[0])}"] if divided else []

@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from ludus.command.terminal import (
@@ -32,6 +32,7 @@ from ludus.reflact.records import (
     Summary,
     count_exclusions,
     count_suspects,
+    explain_equal_scores,
     find_gate,
 )
 from ludus.reflact.report import run_files as files
@@ -193,18 +194,8 @@ def print_training(
         console.print(
             make_text(f"{last.claim.sentence}\n", "bold green" if last.claim.is_better else "bold"), soft_wrap=True
         )
-        print_arms(last, console)
-    steps = make_table("step", "epoch", "decision", "candidate", "points", "current", "best", "train", whole=(2,))
-    for record in records:
-        if isinstance(record, Step):
-            steps.add_row(*_make_step_row(record, gate))
-        elif isinstance(record, EpochEnd) and record.slow.candidate is not None:
-            change = _format_difference(record.slow.verdict)
-            words = make_text(f"slow update: {record.slow.action}")
-            steps.add_row("", str(record.epoch), words, "", change, *[""] * 3)
-    if steps.row_count:
-        console.print(steps)
-        console.print()
+        print_arms(last, console, gate)
+    _print_steps(records, console, gate)
     for part in (describe_changes(records), plot_scores(make_curve(records, gate))):
         if part:
             console.print(make_text(f"{part}\n"), soft_wrap=True)
@@ -221,8 +212,45 @@ def print_training(
         console.print(make_text(words, "magenta"), soft_wrap=True)
     if warning := warn_of_exclusions(*count_exclusions(records)):
         console.print(make_text(f"warning: {warning}", "yellow"), soft_wrap=True)
+    if warning := explain_equal_scores(records):
+        console.print(make_text(f"warning: {warning}", "yellow"), soft_wrap=True)
     if not isinstance(last, Summary):
         console.print(make_text("not finished: there is no test result yet", "dim"))
+
+
+def _print_steps(records: Sequence[Record], console: "Console", gate: Gate) -> None:
+    """Print the steps as a table. The recipe `ledger` has lines in place of candidates that a gate judges."""
+    if any(isinstance(record.state.ledger, LineLedger) for record in records):
+        names = ("step", "epoch", "decision", "changes", "lines working", "alive", "train")
+        rows = [_make_ledger_row(record, gate) for record in records if isinstance(record, Step)]
+    else:
+        names = ("step", "epoch", "decision", "candidate", "points", "current", "best", "train")
+        rows = list(_list_gate_rows(records, gate))
+    table = make_table(*names, whole=(2,))
+    for row in rows:
+        table.add_row(*row)
+    if rows:
+        console.print(table)
+        console.print()
+
+
+def _list_gate_rows(records: Sequence[Record], gate: Gate) -> "Iterator[list[str | Text]]":
+    for record in records:
+        if isinstance(record, Step):
+            yield _make_step_row(record, gate)
+        elif isinstance(record, EpochEnd) and record.slow.candidate is not None:
+            change = _format_difference(record.slow.verdict)
+            words = make_text(f"slow update: {record.slow.action}")
+            yield ["", str(record.epoch), words, "", change, *[""] * 3]
+
+
+def _make_ledger_row(step: Step, gate: Gate) -> "list[str | Text]":
+    ledger = step.state.ledger
+    lines = [str(len(ledger.working)), str(len(ledger.alive))] if isinstance(ledger, LineLedger) else ["", ""]
+    changes = f"{_count_applied(step)} of {len(step.fates)}" if step.fates else ""
+    words = make_text(step.action, "green" if step.action == "working_text_changed" else "dim")
+    train = _format_optional(step.compute_train_score(gate))
+    return [str(step.number), str(step.epoch), words, changes, *lines, train]
 
 
 def _count_calls(record: Record, role: str) -> int:

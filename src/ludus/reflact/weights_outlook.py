@@ -25,6 +25,8 @@ class TaskTally(NamedTuple):
 
     scored: int
     passed: int
+    unequal: int = 0
+    """Pairs of rollouts with different scores, where scores are graded: RL learns from those, too."""
 
 
 class RlPlanSizes(NamedTuple):
@@ -56,6 +58,8 @@ class WeightsOutlook(Struct, frozen=True, kw_only=True):
     """Prompt and completion tokens of all rollouts."""
     update_tokens: int
     """Of one update: those of its groups with spread."""
+    success_at: float | None = None
+    """The score from which a rollout counts as passed, where none ever passes."""
 
     @property
     def room(self) -> float:
@@ -66,15 +70,20 @@ class WeightsOutlook(Struct, frozen=True, kw_only=True):
         return self.room >= ENOUGH and self.spread >= FEW_GROUPS
 
 
-def foresee_weights(tallies: Sequence[TaskTally], sizes: RlPlanSizes, tokens: float) -> WeightsOutlook | None:
-    """What RL would need. `tokens`: those of one rollout. None if no task has two scored rollouts."""
+def foresee_weights(
+    tallies: Sequence[TaskTally], sizes: RlPlanSizes, tokens: float, success_at: float | None = None
+) -> WeightsOutlook | None:
+    """What RL would need. `tokens`: those of one rollout. `success_at`: which score counts as passed in the tallies.
+    None if no task has two scored rollouts."""
     several = [tally for tally in tallies if tally.scored >= 2]
     if not several:
         return None
     mean = math.fsum(t.passed / t.scored for t in several) / len(several)
     differing = math.fsum(2 * t.passed * (t.scored - t.passed) / (t.scored * (t.scored - 1)) for t in several)
     all_pass, all_fail = estimate_equal_groups(mean, differing / len(several), sizes.group_size)
-    spread = max(0.0, 1.0 - all_pass - all_fail)
+    # With graded scores, a group differs at least as often as two rollouts of it do.
+    unequal = math.fsum(2 * t.unequal / (t.scored * (t.scored - 1)) for t in several) / len(several)
+    spread = max(0.0, 1.0 - all_pass - all_fail, unequal)
     return WeightsOutlook(
         steps=sizes.steps,
         groups=sizes.groups,
@@ -85,6 +94,7 @@ def foresee_weights(tallies: Sequence[TaskTally], sizes: RlPlanSizes, tokens: fl
         rollouts=sizes.rollouts,
         tokens=round(sizes.rollouts * tokens),
         update_tokens=round(spread * sizes.groups * sizes.group_size * tokens),
+        success_at=success_at,
     )
 
 

@@ -22,9 +22,18 @@ from ludus.reflact.claim_arms import (
     plan_samples,
     sum_training,
 )
+from ludus.reflact.gate import Gate
 from ludus.reflact.journal import Clock
 from ludus.reflact.measure import SkillRunner, Trial, make_measure
-from ludus.reflact.records import BestOfArm, ClaimArms, Summary, TransferArm, add_costs
+from ludus.reflact.records import (
+    BestOfArm,
+    ClaimArms,
+    Summary,
+    TransferArm,
+    add_costs,
+    find_gate,
+    project_bucket,
+)
 from ludus.reflact.splits import FinishedSkills, derive_claim_seed
 from ludus.reflact.training_run import ClaimPlan, TrainingRun, compute_part_key
 from ludus.skill import Skill
@@ -82,18 +91,20 @@ def _compute_key(run: TrainingRun, summary: Summary, claim: ClaimPlan) -> str:
 async def measure_arms(run: TrainingRun, summary: Summary, claim: ClaimPlan) -> Summary:
     """Measure the arms, and say what the claim is worth beside them."""
     clock = Clock(run.journal, summary.state.epoch, summary.state.step)
+    gate = find_gate(run.settings.gate, summary.state)
     trained, tokens = sum_training(summary.spent)
     best_of: BestOfArm | None = None
     transfers: list[TransferArm] = []
     why = NOTHING_NEW
     finished = FinishedSkills(summary.initial.skill, summary.best.skill, summary.final.skill)
     if finished.best != finished.initial:
-        transfers = await _measure_transfers(run, claim, finished)
-        best_of, why = await _sample_initial(run, claim, finished, trained), TOO_FEW
+        transfers = await _measure_transfers(run, claim, finished, gate)
+        best_of, why = await _sample_initial(run, claim, finished, trained, gate), TOO_FEW
     clock.lap("claim")
-    shipped = summary.best.test.overall.hard if summary.best.test else None
+    shipped = project_bucket(gate, summary.best.test.overall) if summary.best.test else None
     arms = ClaimArms(
-        sentence=describe_arms(best_of, transfers, trained, shipped, why),
+        sentence=describe_arms(best_of, transfers, trained, shipped, why, gate.metric),
+        metric=gate.metric,
         training_rollouts=trained,
         training_tokens=tokens,
         best_of=best_of,
@@ -111,7 +122,7 @@ async def measure_arms(run: TrainingRun, summary: Summary, claim: ClaimPlan) -> 
 
 
 async def _sample_initial(
-    run: TrainingRun, claim: ClaimPlan, finished: FinishedSkills, trained: int
+    run: TrainingRun, claim: ClaimPlan, finished: FinishedSkills, trained: int, gate: Gate
 ) -> BestOfArm | None:
     """The initial skill with several samples for each test task, beside the new skill with those of the test."""
     settings = run.settings
@@ -125,7 +136,7 @@ async def _sample_initial(
     samples = [Trial(finished.initial, task, settings.seed, r) for task in tasks for r in range(plan.samples)]
     shipped = make_measure(finished.best, await run.runner.run_trials(tested, "test"))
     rollouts = await run.runner.run_trials(samples, "best_of")
-    return make_best_of(plan, group_by_task(tasks, rollouts, plan.samples), shipped)
+    return make_best_of(plan, group_by_task(tasks, rollouts, plan.samples), shipped, gate)
 
 
 def group_by_task(tasks: Sequence[Task], rollouts: Sequence[Rollout], each: int) -> dict[str, Sequence[Rollout]]:
@@ -133,20 +144,28 @@ def group_by_task(tasks: Sequence[Task], rollouts: Sequence[Rollout], each: int)
     return {task.id: rollouts[place * each : (place + 1) * each] for place, task in enumerate(tasks)}
 
 
-async def _measure_transfers(run: TrainingRun, claim: ClaimPlan, finished: FinishedSkills) -> list[TransferArm]:
+async def _measure_transfers(
+    run: TrainingRun, claim: ClaimPlan, finished: FinishedSkills, gate: Gate
+) -> list[TransferArm]:
     """Both skills on the tasks that are held out, and with the other model."""
     arms: list[TransferArm] = []
     if held_out := run.splits.held_out.unseal(finished):
-        arms.append(await _compare(run, run.runner, finished, held_out, "held_out", claim.held_out))
+        arms.append(await _compare(run, run.runner, finished, held_out, "held_out", claim.held_out, gate))
     if claim.model is not None:
         other = dataclasses.replace(run.runner, policy=run.runner.policy.use_model(claim.model))
         tasks = run.splits.test.unseal(finished)[: run.settings.test_size or None]
-        arms.append(await _compare(run, other, finished, tasks, "other_model", claim.model.name))
+        arms.append(await _compare(run, other, finished, tasks, "other_model", claim.model.name, gate))
     return arms
 
 
 async def _compare(
-    run: TrainingRun, runner: SkillRunner, finished: FinishedSkills, tasks: Sequence[Task], stage: str, name: str
+    run: TrainingRun,
+    runner: SkillRunner,
+    finished: FinishedSkills,
+    tasks: Sequence[Task],
+    stage: str,
+    name: str,
+    gate: Gate,
 ) -> TransferArm:
     """Run both skills on the tasks, with equal seeds."""
     seed, replicates = derive_claim_seed(run.settings.seed, stage), run.settings.test_replicates
@@ -157,4 +176,4 @@ async def _compare(
     rollouts = await runner.run_trials([*list_trials(finished.initial), *list_trials(finished.best)], stage)
     half = len(rollouts) // 2
     initial, shipped = make_measure(finished.initial, rollouts[:half]), make_measure(finished.best, rollouts[half:])
-    return make_transfer("model" if stage == "other_model" else "tasks", name, initial, shipped, rollouts)
+    return make_transfer("model" if stage == "other_model" else "tasks", name, initial, shipped, rollouts, gate)

@@ -67,9 +67,10 @@ def write_cell(out: Path, name: str, scores: dict[str, float], skill: str = benc
 
 def test_one_environment_is_complete_before_the_next_and_all_before_the_next_seed():
     names = [cell.name for cell in bench.list_cells(())]
-    assert len(names) == len(set(names)) == 45
-    assert names[:5] == [f"tickets/1/{arm}" for arm in bench.ARMS]
-    assert {name.split("/")[1] for name in names[:15]} == {"1"}
+    arms, envs = len(bench.ARMS), len(bench.ENVS)
+    assert len(names) == len(set(names)) == arms * envs * len(bench.SEEDS)
+    assert names[:arms] == [f"tickets/1/{arm}" for arm in bench.ARMS]
+    assert {name.split("/")[1] for name in names[: arms * envs]} == {"1"}
     assert [cell.name for cell in bench.list_cells(["shop/2/l"])] == ["shop/2/ledger"]
 
 
@@ -79,7 +80,7 @@ def test_the_report_has_what_was_run_paired_with_the_initial_skill(tmp_path: Pat
     write_cell(tmp_path, "tickets/1/ledger", {task: float(n % 2) for n, task in enumerate(tasks)}, "Other.")
     write_cell(tmp_path, "shop/1/gepa", dict.fromkeys(tasks, 1.0))  # there is nothing to pair it with
     table, sentence = bench.render_report(tmp_path)
-    assert sentence == "3 of 45 cells were run, 2 of them trainings"
+    assert sentence == f"3 of {len(bench.list_cells(()))} cells were run, 2 of them trainings"
     assert "gepa" not in table
     (row,) = [line for line in table.splitlines() if "ledger" in line]
     assert "50.0%" in row and "+50 points [+" in row and "1 of 1" in row

@@ -13,8 +13,10 @@ def make_line(id: str, situation: str = "s", *, weight: float = 0.4, **more: Any
     return Line(id=id, edit=edit, situation=situation, born=1, weight=weight, birth_weight=birth, **more)
 
 
-def make_situation(label: str = "s", called: Sequence[str] = (), tries: int = 0, named: int = 0) -> Situation:
-    return Situation(label=label, called=tuple(called), tries=tries, named=named)
+def make_situation(
+    label: str = "s", called: Sequence[str] = (), tries: int = 0, named: int = 0, **returns: tuple[int, int]
+) -> Situation:
+    return Situation(label=label, called=tuple(called), tries=tries, named=named, returns=returns)
 
 
 def make_ledger(lines: Sequence[Line] = (), situations: Sequence[Situation] = (), **more: Any) -> LineLedger:

@@ -29,7 +29,7 @@ def test_an_untried_line_about_the_same_situation_is_tried_first():
 
 
 def test_a_situation_that_does_not_come_back_needs_no_line():
-    ledger = make_ledger([], [make_situation("s", ["t1"], tries=9)])
+    ledger = make_ledger([], [make_situation("s", ["t1"], tries=14)])
     after, (change,) = admit_proposals(ledger, [propose("Do it.")], 2, TUNING)
     assert after == ledger and change.reason == "its situation does not come back"
 

@@ -41,9 +41,9 @@ def test_rollouts_without_a_line_count_how_often_a_situation_comes_back():
     ledger = credit(make_ledger(), read("t1", False, named=["s"]))
     assert ledger.situations == (make_situation(called=["t1"]),), "the calling failure itself is not counted"
     ledger = credit(ledger, read("t1", False, named=["s"]), read("t1", True))
-    assert ledger.situations == (make_situation(called=["t1"], tries=2, named=1),)
+    assert ledger.situations == (make_situation(called=["t1"], tries=2, named=1, t1=(2, 1)),)
     ledger = credit(ledger, read("t2", False, named=["s"]))
-    assert ledger.situations == (make_situation(called=["t1", "t2"], tries=3, named=2),)
+    assert ledger.situations == (make_situation(called=["t1", "t2"], tries=3, named=2, t1=(2, 1)),)
 
 
 def test_a_task_is_not_called_by_a_failure_that_had_a_line_about_the_situation():
@@ -51,8 +51,8 @@ def test_a_task_is_not_called_by_a_failure_that_had_a_line_about_the_situation()
     assert credit(ledger, read("t2", False, ["L1"], ["s"])).situations == (make_situation(called=["t1"]),)
 
 
-def test_suspicion_is_by_kind_of_task_and_within_bounds():
-    ledger = make_ledger([make_line("L1")])
+def test_suspicion_of_a_passage_is_by_kind_of_task_and_within_bounds():
+    ledger = make_ledger([make_line("L1", passage=True)])
     failed = read("t1", False, ["L1"], kind="a", suspects=("L1",))
     line = credit(ledger, failed).lines[0]
     assert (line.harm, line.suspected) == ({"a": pytest.approx(0.8)}, 1)

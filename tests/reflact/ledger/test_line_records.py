@@ -47,6 +47,9 @@ def test_what_a_line_and_a_situation_say_about_themselves():
     assert make_line("L1", weight=2.0, birth_weight=0.4).is_settled
     assert make_line("L1", retired=3).is_settled
     assert make_situation().rate == 0.5
-    assert make_situation(tries=9, named=0).is_refuted and not make_situation(tries=8, named=0).is_refuted
+    assert make_situation(tries=13, named=0).is_refuted and not make_situation(tries=12, named=0).is_refuted
+    kept = make_situation(called=["t1", "t2"], tries=30, named=2, t1=(27, 0), t2=(3, 2))
+    assert not kept.is_refuted and kept.get_rate("t1") < 0.01 < 0.3 < kept.get_rate("t2"), "each task for itself"
+    assert kept.get_rate("t3") == pytest.approx(kept.rate)
     assert make_ledger([make_line("L2"), make_line("L1", retired=1)]).alive == (make_line("L2"),)
     assert compute_sigmoid(compute_logit(0.3)) == pytest.approx(0.3)

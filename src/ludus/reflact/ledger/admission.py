@@ -5,7 +5,7 @@ situation waits. A text that was proposed before revives its line. Everything el
 about one situation the least likely one is retired.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from msgspec.structs import replace
@@ -101,16 +101,31 @@ def _get_replaced_label(ledger: LineLedger, proposal: LineProposal) -> str:
 
 def merge_situations(ledger: LineLedger, one: Situation, other: Situation) -> LineLedger:
     """The ledger with the second situation counted as the first."""
+    returns = _join_returns(one.returns, other.returns)
+    twice = sum(min(tries, other.returns.get(task, (0, 0))[0]) for task, (tries, _) in one.returns.items())
     both = replace(
         one,
         called=tuple(dict.fromkeys((*one.called, *other.called))),
-        tries=one.tries + other.tries,
+        tries=one.tries + other.tries - twice,
         named=one.named + other.named,
+        returns=returns,
     )
     situations = [both if each.label == one.label else each for each in ledger.situations if each.label != other.label]
     lines = [replace(line, situation=one.label) if line.situation == other.label else line for line in ledger.lines]
     merged = {label: one.label if known == other.label else known for label, known in ledger.merged.items()}
     return replace(ledger, situations=tuple(situations), lines=tuple(lines), merged={**merged, other.label: one.label})
+
+
+def _join_returns(
+    one: Mapping[str, tuple[int, int]], other: Mapping[str, tuple[int, int]]
+) -> dict[str, tuple[int, int]]:
+    """The returns of one cause that had two names: rollouts of a task that were counted for both names are the same."""
+    found = dict(one)
+    for task, (tries, named) in other.items():
+        before = found.get(task, (0, 0))
+        most = max(before[0], tries)
+        found[task] = (most, min(most, before[1] + named))
+    return found
 
 
 def _revive(line: Line, ledger: LineLedger, tuning: LedgerTuning) -> Line:

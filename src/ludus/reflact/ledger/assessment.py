@@ -1,12 +1,12 @@
 """Assessment: the net gain of each line, which lines are in the working text, and which are retired. Pure.
 
 The gain of a line is the accuracy that it should add: how sure it is that it works, times how often its situation
-comes back without a line, times the share of tasks that call for it. Its side effect and the harm that analysts
-suspect are added and taken off. The side effect of a line about a situation is what it costs by the failures that
-nothing else explains (`blame`); that of any other line is what outcomes say (`beliefs`). A line enters the working text
-above one bar and leaves it below a lower one.
+comes back without a line on the tasks that call for it. What it costs by the harm that it may do is taken off: for a
+line about a situation by everything that rollouts and analysts say (`blame`), for any other line by outcomes
+(`beliefs`) and by suspicions. A line enters the working text above one bar and leaves it below a lower one.
 """
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 
 from msgspec.structs import replace
@@ -18,7 +18,7 @@ from ludus.reflact.ledger.beliefs import (
     compute_side_effect,
     compute_slopes,
 )
-from ludus.reflact.ledger.blame import Cost, compute_cost, compute_usual_rate, count_causes
+from ludus.reflact.ledger.blame import Cost, compute_cost, list_harm
 from ludus.reflact.ledger.file_reach import get_reach
 from ludus.reflact.ledger.line_records import (
     Assessment,
@@ -38,11 +38,10 @@ _HARM_FROM = compute_logit(0.3)
 def assess_lines(ledger: LineLedger, tuning: LedgerTuning) -> dict[str, Assessment]:
     """The assessment of each line that is alive, by its id."""
     situations = {situation.label: situation for situation in ledger.situations}
-    slopes, counts = list_slopes(ledger), count_causes(ledger.blame)
+    slopes, harm = list_slopes(ledger), list_harm(ledger.blame)
     shares = {kind: each.share for kind, each in slopes.items()}
-    usual = compute_usual_rate(counts)
     costs = {
-        line.id: compute_cost(counts, line.id, _list_reached(ledger, line, shares), usual)
+        line.id: compute_cost(harm, line.id, _list_reached(ledger, line, shares))
         for line in ledger.alive
         if not line.is_free
     }
@@ -77,6 +76,10 @@ def _assess(
     gain = 0.0
     if situation and not line.by_outcome:
         gain = compute_gain(ledger, line, situation, tuning) * line.reach
+    if cost:
+        gain *= (
+            1.0 - cost.spoiled
+        )  # where the line itself spoils a rollout, it does not help that its situation is gone
     side = SideEffect(-cost.mean, cost.deviation) if cost else compute_side_effect(ledger, line, slopes)
     if line.passage:
         gain = tuning.passage_gain
@@ -91,8 +94,8 @@ def _assess(
 
 def compute_gain(ledger: LineLedger, line: Line, situation: Situation, tuning: LedgerTuning) -> float:
     """The accuracy that a line should add by its situation if all tasks that call for it read it."""
-    share = len(situation.called) / max(1, len(ledger.seen))
-    return line.works * max(0.0, situation.rate - tuning.slip) * min(1.0, share)
+    spoiled = math.fsum(max(0.0, situation.get_rate(task) - tuning.slip) for task in situation.called)
+    return line.works * spoiled / max(1, len(ledger.seen), len(situation.called))
 
 
 def update_working(ledger: LineLedger, step: int, tuning: LedgerTuning) -> tuple[LineLedger, tuple[LineChange, ...]]:

@@ -1,108 +1,284 @@
-"""Blame: how often each line spoils rollouts for which nothing that was named is to blame. Pure.
+"""Blame: the probability of each line that it spoils rollouts of a kind of task. Pure.
 
 A rollout fails if any of several causes occurs: bad luck, the task itself, a situation that no line of the text is
-about, or one of the lines. Each cause occurs with a rate of its own, for a line one for each kind of task. Passed
-rollouts show that none of them occurred. Failures that a named situation or a suspect explains say nothing about the
-other causes and are left out. Each of the others is divided among the causes that were there, in proportion to their
-rates, and the rates follow from these shares (expectation maximization). So lines are told apart by the rollouts that
-left them out, with no need of suspects.
+about, or a line that does harm. The first three occur with rates of their own. A line does harm to a kind of task or
+not, and where it does, it spoils a share `DAMAGE` of the rollouts. Everything that is known speaks for or against that:
+
+    a rollout that went well     against all lines of its text, always by the same amount
+    a failure                    for each line of its text: the more, the less likely it was without this line
+    a failure that is explained  less: a situation was named that no line prevents
+    a suspect                    for the suspected line and against the others, as much as suspicions have been worth
+                                 in this run. Where nobody is ever suspected, it means nothing that a line is not
+
+So lines are told apart by the rollouts that left them out, with no need of suspects, and with suspects much sooner.
+Each step looks at the latest rollouts again, with what is known by now. What older ones said stays: what else spoils
+rollouts was different then.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ludus.reflact.ledger.line_records import Blame
+from msgspec.structs import replace
 
-CauseCount = tuple[float, float]
-"""How often a cause spoiled a rollout, and how many rollouts it could have spoiled. Every step makes thousands, so it
-is a plain pair."""
+from ludus.reflact.ledger.line_records import Blame, BlamedRollout, Suspicions, compute_logit, compute_sigmoid
 
-_LUCK, _TASK, _MISSING, _LINE = (3.0, 10.0), (1.0, 8.0), (1.0, 5.0), (0.15, 4.0)
-"""What each sort of cause begins with."""
-_REVISITED = 400
-"""How many of the latest failures are divided anew in each step. What older ones say stays."""
-_FEWEST = 20
-"""Rollouts from which the rate of a line tells what is usual."""
+DAMAGE = 0.42
+"""The share of the rollouts of a kind of task that a line spoils if it does harm to them. Where hardly any rollout with
+it goes well, its cost is higher."""
+_HARMFUL = 0.35
+"""How likely a new line does harm to any kind of task."""
+_EXPLAINS = 0.8
+"""How likely a failure has the cause that was named, and no line prevents."""
+_LUCK, _TASK, _MISSING = (3.0, 10.0), (1.0, 8.0), (1.0, 5.0)
+"""What each other cause begins with: in how many of how many rollouts it occurred."""
+_GUILTY, _INNOCENT = (1.6, 8.0), (4.0, 400.0)
+"""How often a line that spoiled a rollout is suspected, and one that did not: what they begin with."""
+_REVISITED = 320
+"""How many of the latest rollouts are looked at again in each step. What else spoils rollouts changes while the text
+grows, so its rates are those of these rollouts."""
+_CAUTION = 0.5
+"""How much of the new probability is taken over in a step. Lines of the same rollouts are judged at once, and all of
+them would be blamed for the same failure."""
+_CLEARED = math.log(1.0 - DAMAGE)
+"""What a rollout that went well adds to the log-odds that a line of its text does harm."""
+_SUREST = 6.0
+"""The most log-odds of doing harm, for and against."""
+_MOST_PASSING = 0.995
+"""The highest probability of passing that is ever predicted."""
+_FEW = 2.0
+"""Rollouts that went well although a line does harm: how many are taken for granted when its damage is estimated."""
 _PASSING = 0.55
 """About how many rollouts pass that a line does not spoil."""
 
 _LUCK_CAUSE, _MISSING_CAUSE, _TASK_CAUSE = "luck", "missing", "task "
 
 
+class Outcome(NamedTuple):
+    """What a rollout says about the lines in its text."""
+
+    task: str
+    kind: str
+    lines: Sequence[str]
+    """The ids of the lines that could do harm."""
+    went_well: float
+    """From 0 to 1."""
+    missing: bool = False
+    """Whether no line of its text is about a situation that called the task."""
+    explained: bool = False
+    """Whether something was named that spoiled it, and that is none of these lines."""
+    suspects: Sequence[str] = ()
+
+
 class Cost(NamedTuple):
-    """What a line costs in accuracy, by its rates, and the standard deviation of that."""
+    """What a line costs by the harm that it may do."""
 
     mean: float
+    """In accuracy."""
     deviation: float
+    """The standard deviation of that."""
+    spoiled: float
+    """The share of all rollouts that it spoils."""
 
 
-def list_causes(task: str, kind: str, lines: Iterable[str], *, missing: bool) -> tuple[str, ...]:
-    """The causes that may spoil a rollout. `missing`: no line of its text is about a situation that called the task."""
-    common = (_LUCK_CAUSE, f"{_TASK_CAUSE}{task}", *((_MISSING_CAUSE,) if missing else ()))
-    return (*common, *[f"{line}/{kind}" for line in lines])
-
-
-def add_outcomes(blame: Blame, outcomes: Sequence[tuple[tuple[str, ...], bool]]) -> Blame:
-    """Add rollouts: the possible causes of each, and whether it passed. Then divide all failures once more."""
-    places = dict(zip(blame.causes, range(len(blame.causes)), strict=True))
-    rollouts, failures, settled = list(blame.rollouts), list(blame.failures), list(blame.settled)
-    unexplained = list(blame.unexplained)
-    for causes, passed in outcomes:
-        for cause in causes:
-            if cause not in places:
-                places[cause] = len(places)
-                failed, began = _get_prior(cause)
-                failures.append(failed)
-                settled.append(failed)
-                rollouts.append(began)
-            rollouts[places[cause]] += 1.0
-        if not passed:
-            unexplained.append(tuple(places[cause] for cause in causes))
-    rates = [count / number for count, number in zip(failures, rollouts, strict=True)]
-    _divide(settled, unexplained[:-_REVISITED], rates)
-    failures, recent = list(settled), unexplained[-_REVISITED:]
-    _divide(failures, recent, rates)
-    return Blame(tuple(places), tuple(rollouts), tuple(failures), tuple(settled), tuple(recent))
-
-
-def _divide(counts: list[float], failures: Iterable[tuple[int, ...]], rates: Sequence[float]) -> None:
-    """Add each failure to its causes, in proportion to their rates. Several can occur at once."""
-    for places in failures:
-        own = [rates[place] for place in places]
-        times = -1.0 / math.expm1(-sum(own))
-        for place, rate in zip(places, own, strict=True):
-            counts[place] += times * rate
-
-
-def _get_prior(cause: str) -> CauseCount:
-    if cause == _LUCK_CAUSE:
-        return _LUCK
-    return _MISSING if cause == _MISSING_CAUSE else _TASK if cause.startswith(_TASK_CAUSE) else _LINE
-
-
-def count_causes(blame: Blame) -> dict[str, CauseCount]:
-    """The counts by cause."""
-    return dict(zip(blame.causes, zip(blame.failures, blame.rollouts, strict=True), strict=True))
-
-
-def compute_usual_rate(counts: Mapping[str, CauseCount]) -> float:
-    """The median rate of lines that are known well: most of them do no harm, so it is what cannot be told from luck."""
-    rates = sorted(
-        failures / rollouts
-        for cause, (failures, rollouts) in counts.items()
-        if rollouts >= _FEWEST and _get_prior(cause) == _LINE
+def add_outcomes(blame: Blame, outcomes: Sequence[Outcome], kinds: int) -> Blame:
+    """Add rollouts, and judge all lines anew. `kinds`: how many kinds of tasks there are."""
+    blame = _add_rollouts(blame, outcomes, compute_prior_harm(kinds))
+    old, recent = blame.recent[:-_REVISITED], blame.recent[-_REVISITED:]
+    table = _Table(blame)
+    for rollout in old:
+        table.weigh(rollout)
+        table.count_suspicions(rollout)
+    settled = replace(
+        blame,
+        odds=tuple(table.odds),
+        plain_odds=tuple(table.plain_odds),
+        suspicions=Suspicions(*table.suspicions),
+        recent=recent,
     )
-    return rates[len(rates) // 2] if len(rates) > _FEWEST else 0.5 * _LINE[0] / _LINE[1]
+    table.start_causes(recent)
+    for rollout in recent:
+        table.weigh(rollout)
+    prior = compute_logit(compute_prior_harm(kinds))
+    starts = [prior + passes * _CLEARED for passes in blame.passes]
+    harmful = _move(blame.harmful, starts, table.odds)
+    by_outcome = _move(blame.by_outcome, starts, table.plain_odds) if blame.has_suspects else harmful
+    return replace(settled, rates=table.compute_rates(), harmful=harmful, by_outcome=by_outcome)
 
 
-def compute_cost(counts: Mapping[str, CauseCount], line: str, shares: Mapping[str, float], usual: float) -> Cost:
-    """What a line costs beyond the usual rate. `shares`: how many of the tasks are of each kind."""
-    mean = variance = 0.0
-    spared = math.exp(-usual)
+def _move(chances: Sequence[float], starts: Sequence[float], odds: Sequence[float]) -> tuple[float, ...]:
+    """The probabilities, moved towards what the log-odds say now."""
+    return tuple([
+        chance + _CAUTION * (_squash(start + own) - chance)
+        for chance, start, own in zip(chances, starts, odds, strict=True)
+    ])  # fmt: skip
+
+
+def _squash(odds: float) -> float:
+    return compute_sigmoid(min(_SUREST, max(-_SUREST, odds)))
+
+
+def compute_prior_harm(kinds: int) -> float:
+    """The probability that a new line does harm to one kind of task, of so many."""
+    return 1.0 - (1.0 - _HARMFUL) ** (1.0 / max(1, kinds))
+
+
+def _add_rollouts(blame: Blame, outcomes: Sequence[Outcome], prior: float) -> Blame:
+    """The counts with new rollouts, which are the last of the latest ones."""
+    causes = {cause: place for place, cause in enumerate(blame.causes)}
+    lines = {line: place for place, line in enumerate(blame.lines)}
+    rates, passes, rollouts, new = list(blame.rates), list(blame.passes), list(blame.rollouts), 0
+    recent = list(blame.recent)
+    for outcome in outcomes:
+        own = [_LUCK_CAUSE, f"{_TASK_CAUSE}{outcome.task}", *([_MISSING_CAUSE] if outcome.missing else [])]
+        for cause in own:
+            if cause not in causes:
+                causes[cause] = len(causes)
+                occurred, began = _get_start(cause)
+                rates.append(occurred / began)
+        present = [name_harm(line, outcome.kind) for line in outcome.lines]
+        for name in present:
+            if name not in lines:
+                lines[name] = len(lines)
+                passes.append(0.0)
+                rollouts.append(0)
+                new += 1
+            rollouts[lines[name]] += 1
+            passes[lines[name]] += outcome.went_well
+        places = tuple([causes[cause] for cause in own])
+        if outcome.went_well == 1.0:
+            recent.append(BlamedRollout(0.0, places))
+            continue
+        suspects = {name_harm(line, outcome.kind) for line in outcome.suspects}
+        recent.append(
+            BlamedRollout(
+                1.0 - outcome.went_well,
+                places,
+                tuple([lines[name] for name in present if name not in suspects]),
+                tuple([lines[name] for name in present if name in suspects]),
+                outcome.explained,
+            )
+        )
+    return replace(
+        blame,
+        causes=tuple(causes),
+        rates=tuple(rates),
+        lines=tuple(lines),
+        rollouts=tuple(rollouts),
+        passes=tuple(passes),
+        odds=blame.odds + (0.0,) * new,
+        harmful=blame.harmful + (prior,) * new,
+        plain_odds=blame.plain_odds + (0.0,) * new,
+        by_outcome=blame.by_outcome + (prior,) * new,
+        recent=tuple(recent),
+        has_suspects=blame.has_suspects or any(rollout.suspects for rollout in recent),
+    )
+
+
+def _get_start(cause: str) -> tuple[float, float]:
+    return _LUCK if cause == _LUCK_CAUSE else _MISSING if cause == _MISSING_CAUSE else _TASK
+
+
+def name_harm(line: str, kind: str) -> str:
+    return f"{line}/{kind}"
+
+
+class _Table:
+    """Sums that rollouts are added to. Thousands of numbers are added in every step, so they are lists."""
+
+    def __init__(self, blame: Blame) -> None:
+        self.odds, self.suspicions = list(blame.odds), list(blame.suspicions)
+        self.plain_odds = list(blame.plain_odds) if blame.has_suspects else self.odds
+        self._causes, self._rates, self._by_outcome = blame.causes, blame.rates, blame.by_outcome
+        self._occurred, self._rollouts = [0.0] * len(self._causes), [1.0] * len(self._causes)
+        self._spared = [math.log(1.0 - rate) for rate in self._rates]
+        """The logarithm of the probability that a cause does not occur."""
+        self._unharmed = [1.0 - DAMAGE * chance for chance in blame.harmful]
+        self._logs = list(map(math.log, self._unharmed))
+        guilty, of_guilty, innocent, of_innocent = blame.suspicions
+        self._guilty = (_GUILTY[0] + guilty) / (_GUILTY[1] + of_guilty) if blame.has_suspects else 0.0
+        self._innocent = (_INNOCENT[0] + innocent) / (_INNOCENT[1] + of_innocent) if blame.has_suspects else 0.0
+        self._cleared = DAMAGE * (1.0 - self._guilty) / (1.0 - self._innocent)
+        self._accused = DAMAGE * self._guilty / self._innocent if blame.has_suspects else 0.0
+
+    def start_causes(self, rollouts: Sequence[BlamedRollout]) -> None:
+        """Begin to count how often each cause occurs in these rollouts."""
+        starts = [_get_start(cause) for cause in self._causes]
+        self._occurred = [occurred for occurred, _ in starts]
+        self._rollouts = [began for _, began in starts]
+        for rollout in rollouts:
+            for place in rollout.causes:
+                self._rollouts[place] += 1.0
+
+    def compute_rates(self) -> tuple[float, ...]:
+        return tuple(occurred / count for occurred, count in zip(self._occurred, self._rollouts, strict=True))
+
+    def weigh(self, rollout: BlamedRollout) -> None:
+        """Divide a failure among its causes, and add what it says about the lines of its text."""
+        weight = rollout.failed
+        if not weight:
+            return
+        odds, plain, unharmed, kept = self.odds, self.plain_odds, self._unharmed, 1.0 - DAMAGE
+        passed = self._predict(rollout)
+        occurred = weight / (1.0 - passed)
+        for place in rollout.causes:
+            self._occurred[place] += min(weight, self._rates[place] * occurred)
+        for places, harm in ((rollout.lines, self._cleared), (rollout.suspects, self._accused)):
+            for place in places:
+                others = 1.0 - min(_MOST_PASSING, passed / unharmed[place])
+                odds[place] += weight * math.log(kept + harm / others)
+                if plain is not odds:
+                    plain[place] += weight * math.log(kept + DAMAGE / others)
+
+    def _predict(self, rollout: BlamedRollout) -> float:
+        """How likely a rollout passes, by what is known."""
+        spared, logs = self._spared, self._logs
+        score = sum([spared[place] for place in rollout.causes]) + sum([logs[place] for place in rollout.lines])
+        passed = math.exp(score + sum([logs[place] for place in rollout.suspects]))
+        return passed * (1.0 - _EXPLAINS) if rollout.explained else min(_MOST_PASSING, passed)
+
+    def count_suspicions(self, rollout: BlamedRollout) -> None:
+        """Add what a failure says about suspicions: how often a line that spoiled a rollout is suspected."""
+        passed = self._predict(rollout)
+        guilty, of_guilty, innocent, of_innocent = self.suspicions
+        for places, suspected in ((rollout.lines, False), (rollout.suspects, True)):
+            named = (self._guilty, self._innocent) if suspected else (1.0 - self._guilty, 1.0 - self._innocent)
+            for place in places:
+                others = 1.0 - min(_MOST_PASSING, passed / self._unharmed[place])
+                spoiled = self._by_outcome[place] * DAMAGE * named[0]
+                spared = (1.0 - self._by_outcome[place] * DAMAGE) * others * named[1]
+                share = rollout.failed * spoiled / (spoiled + spared) if spoiled else 0.0
+                of_guilty += share
+                of_innocent += rollout.failed - share
+                if suspected:
+                    guilty += share
+                    innocent += rollout.failed - share
+        self.suspicions = [guilty, of_guilty, innocent, of_innocent]
+
+
+class Harm(NamedTuple):
+    """The harm that a line may do to a kind of task."""
+
+    chance: float
+    """The probability that it does any."""
+    damage: float
+    """The share of the rollouts that it spoils if it does."""
+
+
+def list_harm(blame: Blame) -> dict[str, Harm]:
+    """The harm that each line may do to each kind of task, by `name_harm`."""
+    return {
+        name: Harm(chance, max(DAMAGE, 1.0 - (passes + _FEW) / (_PASSING * rollouts + _FEW)))
+        for name, chance, passes, rollouts in zip(blame.lines, blame.harmful, blame.passes, blame.rollouts, strict=True)
+    }
+
+
+def compute_cost(harm: Mapping[str, Harm], line: str, shares: Mapping[str, float]) -> Cost:
+    """What a line costs by the harm that it may do. `shares`: how many of the tasks are of each kind, and read it."""
+    spoiled = variance = 0.0
+    unknown = Harm(compute_prior_harm(len(shares)), DAMAGE)
     for kind, share in shares.items():
-        failures, rollouts = counts.get(f"{line}/{kind}", _LINE)
-        weight = share * _PASSING
-        mean += weight * (spared - math.exp(-failures / rollouts))
-        variance += (weight / rollouts) ** 2 * failures
-    return Cost(max(0.0, mean), math.sqrt(variance))
+        chance, damage = harm.get(name_harm(line, kind), unknown)
+        spoiled += share * damage * chance
+        variance += (share * damage) ** 2 * chance * (1.0 - chance)
+    return Cost(_PASSING * spoiled, _PASSING * math.sqrt(variance), spoiled)

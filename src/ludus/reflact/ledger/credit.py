@@ -2,7 +2,8 @@
 
 For a line about a situation, in a rollout on a task that this situation has spoiled before: if the analyst names the
 situation again, the line did not prevent it; if not, the line may have. How much that says depends on how often the
-situation comes back without any line (`Situation.rate`), which is measured on rollouts that leave such lines out.
+situation comes back on this task without any line (`Situation.get_rate`), which is measured on rollouts that leave such
+lines out.
 A failed rollout also says for each line in its text whether an analyst suspects it.
 """
 
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from msgspec.structs import replace
 
 from ludus.reflact.ledger.beliefs import update_beliefs
-from ludus.reflact.ledger.blame import add_outcomes, list_causes
+from ludus.reflact.ledger.blame import Outcome, add_outcomes
 from ludus.reflact.ledger.file_reach import count_reads
 from ludus.reflact.ledger.line_records import Line, LineLedger, Reading, Situation
 from ludus.reflact.ledger.settings import LedgerTuning
@@ -29,7 +30,7 @@ def add_readings(ledger: LineLedger, readings: Sequence[Reading], tuning: Ledger
     lines = {line.id: line for line in ledger.lines}
     situations = {situation.label: situation for situation in ledger.situations}
     seen, beliefs, reads = dict(ledger.seen), dict(ledger.beliefs), ledger.reads
-    outcomes: list[tuple[tuple[str, ...], bool]] = []
+    outcomes: list[Outcome] = []
     passages = {line.id for line in ledger.get_lines(ledger.working) if line.passage}
     whole, whole_passed = ledger.whole, ledger.whole_passed
     for reading in readings:
@@ -51,8 +52,7 @@ def add_readings(ledger: LineLedger, readings: Sequence[Reading], tuning: Ledger
                     find_label(label, situations, ledger.merged) for label in reading.situations if label.strip()
                 )
             )
-            if reading.passed or not (reading.suspects or _is_explained(named, present)):
-                outcomes.append((_list_causes(reading, present, calling), reading.passed))
+            outcomes.append(_read_outcome(reading, named, present, calling))
             for line in present:
                 lines[line.id] = _credit_line(line, reading, named, situations, calling, tuning)
             _count_controls(reading, named, present, situations, calling)
@@ -66,7 +66,7 @@ def add_readings(ledger: LineLedger, readings: Sequence[Reading], tuning: Ledger
         situations=tuple(situations.values()),
         seen=seen,
         beliefs=beliefs,
-        blame=add_outcomes(ledger.blame, outcomes),
+        blame=add_outcomes(ledger.blame, outcomes, len(set(seen.values()))),
         whole=whole,
         whole_passed=whole_passed,
         reads=reads,
@@ -84,10 +84,18 @@ def _is_explained(named: Sequence[str], present: Iterable[Line]) -> bool:
     return any(label not in prevented for label in named)
 
 
-def _list_causes(reading: Reading, present: Sequence[Line], calling: Set[str]) -> tuple[str, ...]:
-    missing = bool(calling - {line.situation for line in present})
+def _read_outcome(reading: Reading, named: Sequence[str], present: Sequence[Line], calling: Set[str]) -> Outcome:
+    """What a rollout says about the harm that its lines may do. A suspected passage explains a failure as well."""
     lines = [line.id for line in present if not line.is_free]
-    return list_causes(reading.task, reading.kind, lines, missing=missing)
+    return Outcome(
+        reading.task,
+        reading.kind,
+        lines,
+        reading.outcome,
+        missing=bool(calling - {line.situation for line in present}),
+        explained=_is_explained(named, present) or not set(lines).issuperset(reading.suspects),
+        suspects=reading.suspects,
+    )
 
 
 def _credit_line(
@@ -104,13 +112,15 @@ def _credit_line(
         situation = situations.get(line.situation) or Situation(label=line.situation)
         line = replace(
             line,
-            weight=compute_weight(line.weight, situation.rate, happened=happened, slip=tuning.slip),
+            weight=compute_weight(line.weight, situation.get_rate(reading.task), happened=happened, slip=tuning.slip),
             tries=line.tries + 1,
             held=line.held + (not happened),
         )
     if reading.passed:
         return line
     suspected = line.id in reading.suspects
+    if not line.is_free:
+        return replace(line, suspected=line.suspected + suspected)
     low, high = _HARM_RANGE
     cleared = tuning.cleared * (1.0 - reading.outcome)  # a rollout that went well clears no line
     harm = line.harm.get(reading.kind, tuning.harm_prior) + (tuning.suspected if suspected else -cleared)
@@ -123,7 +133,7 @@ def compute_weight(weight: float, rate: float, *, happened: bool, slip: float) -
     """The log-odds that a line works, after its situation did or did not spoil a rollout with the line."""
     if happened:
         return weight + math.log(slip / max(rate, 0.4))
-    return min(_MOST_WEIGHT, weight + math.log((1.0 - slip) / (1.0 - min(0.9, max(0.1, rate)))))
+    return min(_MOST_WEIGHT, weight + math.log((1.0 - slip) / (1.0 - min(0.9, max(slip, rate)))))
 
 
 def _count_controls(
@@ -134,10 +144,16 @@ def _count_controls(
     calling: Set[str],
 ) -> None:
     """Count the situations that no line of the text is about, and the tasks that call for a line."""
-    covered = {line.situation for line in present}
+    task, covered = reading.task, {line.situation for line in present}
     for label in calling - covered:
         situation, again = situations[label], label in named
-        situations[label] = replace(situation, tries=situation.tries + 1, named=situation.named + again)
+        tries, returned = situation.returns.get(task, (0, 0))
+        situations[label] = replace(
+            situation,
+            tries=situation.tries + 1,
+            named=situation.named + again,
+            returns={**situation.returns, task: (tries + 1, returned + again)},
+        )
     for label in named:
         situation = situations.get(label, Situation(label=label))
         if label in calling or label in covered:
@@ -145,4 +161,4 @@ def _count_controls(
             continue
         if situation.called:
             situation = replace(situation, tries=situation.tries + 1, named=situation.named + 1)
-        situations[label] = replace(situation, called=(*situation.called, reading.task))
+        situations[label] = replace(situation, called=(*situation.called, task))

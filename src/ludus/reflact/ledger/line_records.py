@@ -11,6 +11,7 @@ There are thousands of these records, and none can be part of a cycle: `gc=False
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
+from typing import NamedTuple
 
 from msgspec import Struct, field
 
@@ -102,16 +103,28 @@ class Situation(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False)
     """Rollouts on called tasks without a line about it in the text. The failure that called a task is not counted."""
     named: int = 0
     """In how many of them it was named again."""
+    returns: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    """The same two numbers for each of these tasks. A cause that was named by mistake does not come back on its task,
+    however often it does on others."""
 
     @property
     def rate(self) -> float:
         """The probability that it spoils a called task without a line about it."""
         return (1 + self.named) / (2 + self.tries)
 
+    def get_rate(self, task: str) -> float:
+        """The same for one task: what was seen on it, and as long as that is little, what was seen on all."""
+        tries, named = self.returns.get(task, (0, 0))
+        return (named + _OTHERS * self.rate) / (tries + _OTHERS)
+
     @property
     def is_refuted(self) -> bool:
-        """Whether it hardly ever comes back without any line: then no line about it is needed."""
-        return self.tries >= 6 and self.rate < 0.1
+        """Whether it hardly ever comes back without any line on any task: then no line about it is needed."""
+        return self.tries >= 6 and max(map(self.get_rate, self.called), default=self.rate) < 0.07
+
+
+_OTHERS = 1.5
+"""As how many rollouts on a task those on other tasks count."""
 
 
 class FileReads(Struct, frozen=True, array_like=True, gc=False):
@@ -134,19 +147,54 @@ class Gaussian(Struct, frozen=True, array_like=True, gc=False):
     variance: float
 
 
+class BlamedRollout(Struct, frozen=True, array_like=True, gc=False):
+    """A rollout, with the places of what may have spoiled it."""
+
+    failed: float
+    """How much of a failure it was, from 0 to 1."""
+    causes: tuple[int, ...]
+    lines: tuple[int, ...] = ()
+    """Of the lines in its text that nobody suspected, if it failed."""
+    suspects: tuple[int, ...] = ()
+    explained: bool = False
+    """Whether something else was named that spoiled it."""
+
+
+class Suspicions(NamedTuple):
+    """What suspicions were worth: how often lines were suspected that spoiled a rollout, and that did not."""
+
+    guilty: float = 0.0
+    guilty_rollouts: float = 0.0
+    innocent: float = 0.0
+    innocent_rollouts: float = 0.0
+
+
 class Blame(Struct, frozen=True, omit_defaults=True):
-    """How often each cause spoils rollouts for which nothing named is to blame (`ludus.reflact.ledger.blame`)."""
+    """What spoils rollouts (`ludus.reflact.ledger.blame`)."""
 
     causes: tuple[str, ...] = ()
-    """Their names. The other fields have a number for each, in this order."""
-    rollouts: tuple[float, ...] = ()
-    """The rollouts that a cause could have spoiled, with those that it began with."""
-    failures: tuple[float, ...] = ()
-    """How many of them it is taken to have spoiled."""
-    settled: tuple[float, ...] = ()
-    """That part of `failures` which is not divided anew."""
-    unexplained: tuple[tuple[int, ...], ...] = ()
-    """The latest failures, each with the places of its possible causes."""
+    """The names of what is no line."""
+    rates: tuple[float, ...] = ()
+    """How often each of them spoils a rollout, in this order."""
+    lines: tuple[str, ...] = ()
+    """Lines, each with a kind of task. The next six have a number for each, in this order."""
+    rollouts: tuple[int, ...] = ()
+    """How many rollouts had the line."""
+    passes: tuple[float, ...] = ()
+    """How many of them went well."""
+    odds: tuple[float, ...] = ()
+    """What older failures add to the log-odds that it does harm."""
+    harmful: tuple[float, ...] = ()
+    """The probability that it does harm."""
+    plain_odds: tuple[float, ...] = ()
+    """`odds` by outcomes alone, as if nobody had been suspected."""
+    by_outcome: tuple[float, ...] = ()
+    """`harmful` by outcomes alone. Suspicions are judged by it: they cannot confirm themselves."""
+    recent: tuple[BlamedRollout, ...] = ()
+    """The latest rollouts."""
+    suspicions: Suspicions = Suspicions()
+    has_suspects: bool = False
+    """Whether any line was ever suspected."""
 
 
 class Assessment(Struct, frozen=True, array_like=True, gc=False):

@@ -95,7 +95,8 @@ def _value_tasks(ledger: LineLedger) -> dict[str, float]:
         if situation is None or line.by_outcome or not _is_undecided(line, situation):
             continue
         for task in situation.called:
-            values[task] = values.get(task, 0.0) + 1.0 / (1.0 + line.tries + line.unread + situation.tries)
+            worth = situation.get_rate(task) / (1.0 + line.tries + line.unread + situation.tries)
+            values[task] = values.get(task, 0.0) + worth
     return values
 
 

@@ -11,8 +11,10 @@ from ludus.skill import (
     APPENDIX,
     APPENDIX_TITLE,
     GUIDANCE,
+    KEEP,
     Edit,
     Skill,
+    SkillFile,
     add_front_matter,
     add_notes,
     apply_edits,
@@ -204,8 +206,20 @@ def test_a_skill_that_is_only_a_head_can_be_added_to():
 
 def test_markers_in_the_content_of_an_edit_are_taken_out():
     nested = "<!-- SLOW_<!-- APPENDIX_END -->UPDATE_START -->"
-    for content in (f"a{GUIDANCE.start}b{APPENDIX.end}", f"ab{nested}"):
+    kept = f"{KEEP.start}ab<!-- KEEP_<!-- SLOW_UPDATE_END -->END -->"
+    for content in (f"a{GUIDANCE.start}b{APPENDIX.end}", f"ab{nested}", kept):
         assert apply_one(Edit("append", content), "body") == ("body\n\nab\n", "applied_append")
+
+
+def test_what_a_proposal_writes_can_be_changed_and_removed_again():
+    """An optimizer cannot make a file of its own permanent: neither by markers nor by front matter."""
+    locked = f"---\nname: a\ndescription: b\n---\n{KEEP.start}\nDo this.\n{KEEP.end}\n"
+    made, _ = apply_edits(Skill("body\n"), [Edit("write", locked, path="references/a.md")])
+    assert KEEP.start not in (made.read("references/a.md") or "")
+    for edit in (Edit("write", "new\n", path="references/a.md"), Edit("remove", path="references/a.md")):
+        assert apply_edits(made, [edit])[1][0].applied
+    users = Skill("body\n", (SkillFile("references/a.md", f"{KEEP.start}\nmine\n{KEEP.end}\n"),))
+    assert not apply_edits(users, [Edit("remove", path="references/a.md")])[1][0].applied
 
 
 def test_an_edit_without_content_adds_nothing():

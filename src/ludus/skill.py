@@ -408,24 +408,26 @@ APPENDIX = Region("<!-- APPENDIX_START -->", "<!-- APPENDIX_END -->")
 REGIONS = (GUIDANCE, APPENDIX)
 KEEP = Region("<!-- KEEP_START -->", "<!-- KEEP_END -->")
 """What a user wants to stay as it is. Edits do not change it, and it is never left out."""
+MARKED = (*REGIONS, KEEP)
+"""No edit brings markers of these: what it writes could never be changed again."""
 APPENDIX_TITLE = "## Execution Notes Appendix"
 
 
 def find_protected_parts(text: str) -> tuple[str, ...]:
     """The front matter (empty if there is none), then the protected regions with their markers, in order."""
-    spans = _find_spans(text, (*REGIONS, KEEP))
+    spans = _find_spans(text, MARKED)
     return (text[: _find_front_end(text)], *(text[start:end] for start, end in spans))
 
 
 def find_protected_spans(text: str) -> list[tuple[int, int]]:
     """The start and end of the front matter, if there is any, and of each protected region, in order."""
     end = _find_front_end(text)
-    return [*([(0, end)] if end else []), *_find_spans(text, (*REGIONS, KEEP))]
+    return [*([(0, end)] if end else []), *_find_spans(text, MARKED)]
 
 
-def remove_markers(text: str) -> str:
+def remove_markers(text: str, regions: Sequence[Region] = REGIONS) -> str:
     """Remove every marker, including one that only forms when another is removed."""
-    markers = [marker for region in REGIONS for marker in (region.start, region.end)]
+    markers = [marker for region in regions for marker in (region.start, region.end)]
     while any(marker in text for marker in markers):
         for marker in markers:
             text = text.replace(marker, "")
@@ -506,7 +508,7 @@ def read_guidance(skill: Skill) -> str:
 
 def set_guidance(skill: Skill, content: str) -> Skill:
     """The document with this guidance. It replaces earlier guidance."""
-    return skill.change_text(_set_region(skill.text, GUIDANCE, remove_markers(content).strip()))
+    return skill.change_text(_set_region(skill.text, GUIDANCE, remove_markers(content, MARKED).strip()))
 
 
 def read_notes(skill: Skill) -> tuple[str, ...]:
@@ -531,7 +533,7 @@ def set_notes(skill: Skill, wanted: Iterable[str]) -> Skill:
 
 def drop_duplicates(wanted: Iterable[str]) -> tuple[str, ...]:
     """The notes in order, each on one line, without empty ones and duplicates (see `normalize_note`)."""
-    lines = (" ".join(remove_markers(note).split()) for note in wanted)
+    lines = (" ".join(remove_markers(note, MARKED).split()) for note in wanted)
     first: dict[str, str] = {}
     for line in lines:
         if key := normalize_note(line):
@@ -604,11 +606,11 @@ def _make_edit(skill: Skill, edit: Edit, lenient: bool) -> tuple[Skill, EditRepo
 def _change_file(skill: Skill, edit: Edit) -> tuple[Skill, str]:
     """Write or remove a whole file. A file with protected parts is not replaced."""
     old = skill.get_file(edit.path)
-    if old is not None and any(find_protected_parts(old.text)):
+    if old is not None and find_protected_parts(old.text)[1:]:  # front matter is that of the document only
         return skill, "skipped_protected_region"
     if edit.op == "remove":
         return (skill.remove_file(edit.path), "applied_remove") if old else (skill, "skipped_file_not_found")
-    content = remove_markers(edit.content)
+    content = remove_markers(edit.content, MARKED)
     if not content.strip():
         return skill, "skipped_empty_content"
     runs = old.executable if old else content.startswith("#!")
@@ -633,7 +635,7 @@ def _try_file(skill: Skill, file: SkillFile, status: str) -> tuple[Skill, str]:
 
 
 def _apply_edit(text: str, edit: Edit, places: Sequence[int], lenient: bool) -> tuple[str, str]:
-    content = remove_markers(edit.content)
+    content = remove_markers(edit.content, MARKED)
     content = content.strip("\r\n") if edit.path else content.strip()  # the first line of code may be indented
     if edit.op == "append":
         if not content.strip():

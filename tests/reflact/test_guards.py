@@ -80,13 +80,31 @@ def test_words_about_secrets_are_no_secrets(text: str):
     assert find_fault(text) is None
 
 
-@pytest.mark.parametrize("text", ["Clear \x1b[2J the screen.", "Say\x00 no.", "Read \u202egnihton.", "Hi\U000e0041."])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Clear \x1b[2J the screen.",
+        "Say\x00 no.",
+        "Read \u202egnihton.",
+        "Hi\U000e0041.",
+        "Pay\u200b the bill.",
+        "Add\u2060\u2063 up.",
+        "Line\u2028line.",
+        "A byte order\ufeff mark.",
+        "To the \u200fright.",
+        "Sums\U000e0121\U000e0122.",
+        "Joined\u200d\u200d\u200c.",
+        "Selected\ufe01.",
+    ],
+)
 def test_characters_that_are_not_seen_are_refused_and_named(text: str):
     fault = Guard(GuardSettings(), (), ()).find_fault(Skill("Be brief.\n"), text)
     assert fault is not None and fault.status == "skipped_hidden_text" and "U+" in fault.describe()
     assert fault.status in REFUSED_STATUSES
     assert Guard(GuardSettings(), (), ()).find_fault(Skill(text), text) is None, "the skill has them"
     assert Guard(GuardSettings(), (), ()).find_fault(Skill(""), "Two lines,\r\n\tone tab. العربية ✓") is None
+    written = "می\u200cخواهم 👩\u200d💻 ❤\ufe0f 1\ufe0f⃣ ❤\ufe0f\u200d🔥"
+    assert Guard(GuardSettings(), (), ()).find_fault(Skill(""), written) is None, "joiners where they belong"
 
 
 def test_what_the_skill_has_already_is_allowed_and_deletions_add_nothing():

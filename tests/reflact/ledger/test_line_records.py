@@ -35,6 +35,16 @@ def test_a_text_is_what_the_edits_make_of_it(initial: str, texts: list[str]):
     assert all(report.applied for report in reports)
 
 
+@pytest.mark.parametrize(
+    "texts", [["---\nname: Mine\n---\n\nText"], ["---\nname: mine", "description: x\n---\n"], ["---\nanything: 1\n---"]]
+)
+def test_lines_never_become_front_matter(texts: list[str]):
+    lines = [make_line(f"L{n}", text=text) for n, text in enumerate(texts)]
+    skill, present = compose_text(Skill(""), lines)
+    assert skill.front is None and len(present) == len(texts) - 1
+    assert compose_text(Skill(""), [make_line("L1", text="---\nA rule above.")])[1] == ("L1",)
+
+
 def test_protected_regions_stay():
     initial = set_guidance(Skill("# Skill\n"), "Lasting.")
     skill, present = compose_text(initial, [make_line("L1", text="One.")])

@@ -285,7 +285,8 @@ def compose_text(initial: Skill, lines: Sequence[Line], passages: Sequence[Line]
     if _REGION not in initial.text and all(_is_plain(line.edit) for line in lines):  # the usual case, much faster
         blocks = [initial.text.rstrip(), *(line.edit.content.strip() for line in lines)]
         text = "\n\n".join(block for block in blocks if block)
-        return initial.change_text(f"{text}\n"), (*kept, *(line.id for line in lines))
+        if initial.text.strip() or not text.startswith("---"):  # no line becomes front matter
+            return initial.change_text(f"{text}\n"), (*kept, *(line.id for line in lines))
     skill, reports = apply_edits(initial, [line.edit for line in lines])
     made = [line for line, report in zip(lines, reports, strict=True) if report.applied]
     return add_pointers(skill, made), (*kept, *(line.id for line in made))

@@ -63,7 +63,7 @@ def test_a_catalogue_is_measured_after_its_controls(capsys):
     assert recalls == {"forms": 0.0, "sheets": 1.0}
     assert found["report"]["confusion"]["forms"] == {"(none)": 80}
     assert main(["show", "run"]) == 0
-    assert "must win 100%" in capsys.readouterr().out
+    assert "loaded in 100% of the runs" in capsys.readouterr().out
 
 
 def test_an_agent_that_loads_nothing_is_told_apart_from_bad_descriptions(capsys):

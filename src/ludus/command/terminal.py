@@ -40,6 +40,11 @@ def _list_signs() -> dict[int, int]:
     return {code: 0x2400 + code if code < 32 else 0xFFFD for code in HIDDEN_CODES}
 
 
+def count_things(count: int, name: str) -> str:
+    """A count in words: `1 change`, `2 changes`."""
+    return f"{count} {name}{'' if count == 1 else 's'}"
+
+
 def make_text(text: str, style: str = "") -> "Text":
     from rich.text import Text
 

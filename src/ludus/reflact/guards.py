@@ -26,7 +26,6 @@ from typing import Literal, TypeVar, cast, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ludus.hidden_text import find_hidden
 from ludus.settings import Settings
 from ludus.skill import Edit, Skill, render_whole
 from ludus.skill_examples import remove_examples
@@ -121,6 +120,8 @@ class Guard:
         known = render_whole(before)
         if any(secret not in known for secret in _list_secrets(added)):
             return Fault("secret", "")
+        from ludus.hidden_text import find_hidden  # settings are read without it
+
         if hidden := sorted(find_hidden(added) - find_hidden(known)):
             return Fault("hidden_text", " ".join(f"U+{ord(each):04X}" for each in hidden[:4]))
         plain = remove_examples(added)

@@ -29,7 +29,8 @@ def print_triggers(outcome: TriggerOutcome | None, out: Path) -> None:
             console.print(
                 make_text(f"skills with their trained descriptions: {out / 'trained'}", "dim"), soft_wrap=True
             )
-    console.print(make_text(f"\n{out}   ludus show {shlex.quote(str(out))} QUERY prints a transcript", "dim"))
+    look = f"ludus show {shlex.quote(str(out))} 'words of a query'"
+    console.print(make_text(f"\n{out}\n  {look}   prints a transcript", "dim"), soft_wrap=True)
 
 
 def show_triggers(path: Path, state: str = "", *, as_json: bool) -> None:
@@ -48,13 +49,15 @@ def show_triggers(path: Path, state: str = "", *, as_json: bool) -> None:
 def _print_controls(controls: ControlReport) -> None:
     console = make_console()
     same = controls.same
-    parts = [
-        f"must win {_share(controls.winner)}",
-        f"must lose {_share(controls.loser)}",
-        f"A/A {_points(same.difference)} {_band(same.interval)}" if same else "A/A: one run per query only",
-    ]
     words = "the controls pass" if controls.works else "THE CONTROLS FAIL: the numbers below say nothing of the skills"
-    console.print(make_text(f"{words} ({', '.join(parts)})", "" if controls.works else "bold red"), soft_wrap=True)
+    console.print(make_text(words, "" if controls.works else "bold red"), soft_wrap=True)
+    twice = f"{_points(same.difference)} {_band(same.interval)}" if same else "not known: one run per query only"
+    for name, found in (
+        ("a made-up skill that fits its requests", f"loaded in {_share(controls.winner)} of the runs"),
+        ("one that is about something else", f"loaded in {_share(controls.loser)}"),
+        ("your skills, measured twice", f"differ by {twice}"),
+    ):
+        console.print(make_text(f"  {name:<40}{found}", "dim"))
     for problem in controls.problems:
         console.print(make_text(f"  {problem}", "red"), soft_wrap=True)
 

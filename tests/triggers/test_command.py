@@ -82,6 +82,14 @@ def test_training_claims_on_sealed_queries_and_changes_no_skill(capsys):
     assert Path("skills/forms/SKILL.md").read_text() == before
 
 
+def test_a_training_without_a_usable_reply_says_so_and_fails(capsys):
+    Path("silent.py").write_text("def optimizer(messages, tools, sampling):\n    return 'I cannot.'\n")
+    code, found = run(capsys, "--train", "--optimizer.type", "scripted", "--optimizer.script", "silent.py:optimizer")
+    assert code == 1 and found["rounds"] and not found["claim"]["gain"]
+    assert main(["show", "run"]) == 0
+    assert "No reply of the optimizer was usable" in capsys.readouterr().out
+
+
 def test_a_run_that_is_resumed_asks_nothing_again(capsys):
     _, first = run(capsys, "--train", *OPTIMIZER)
     calls = Path("run/ledger.jsonl").read_bytes().splitlines()[-1]

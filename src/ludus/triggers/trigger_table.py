@@ -24,6 +24,11 @@ def print_triggers(outcome: TriggerOutcome | None, out: Path) -> None:
     _print_skills(outcome.report)
     _print_confusion(outcome.report)
     if outcome.claim is not None:
+        if outcome.silence:
+            words = (
+                f"\nNo reply of the optimizer was usable, so nothing was learned. The first problem: {outcome.silence}"
+            )
+            console.print(make_text(words, "bold red"), soft_wrap=True)
         _print_claim(outcome.claim)
         if outcome.trained is not None:
             console.print(

@@ -38,6 +38,8 @@ FILE_BYTES = 2**20
 PACKAGE_BYTES = 4 * 2**20
 """The size limit of all files of a package together: each record of a training run holds it."""
 PACKAGE_FILES = 500
+_PROGRAMS = (".py", ".sh", ".bash", ".js", ".mjs", ".rb", ".pl")
+"""The ends of the names of programs, wherever they lie: a document can say `python3 tools/convert.py`."""
 _PATH_CHARS = 200
 _PATH_PARTS = 8
 
@@ -59,8 +61,8 @@ class SkillFile(Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_script(self) -> bool:
-        """Whether agents run it: it is below `scripts/`, or may be executed."""
-        return self.executable or self.path.startswith("scripts/")
+        """Whether agents run it: it is below `scripts/`, may be executed, or has the name of a program."""
+        return self.executable or self.path.startswith("scripts/") or self.path.endswith(_PROGRAMS)
 
 
 def make_file(path: str, content: bytes, *, executable: bool = False) -> SkillFile:

@@ -4,7 +4,7 @@ import pytest
 from tests.build import make_task
 
 from ludus.reflact.guards import REFUSED_STATUSES, CanaryReport, Fault, Guard, GuardSettings, list_added, make_canaries
-from ludus.skill import Edit, Skill
+from ludus.skill import Edit, Skill, SkillFile
 from ludus.skill_examples import Example, render_example
 
 PROMPT = "A farmer has seventeen sheep and all but nine of them run away over the hill"
@@ -42,6 +42,18 @@ def test_copies_and_answers_of_few_tasks_are_refused(text: str, kind: str, task:
     """What three tasks share may be taught, and a short answer may occur anywhere."""
     fault = find_fault(text)
     assert (fault.kind, fault.task) == (kind, task) if fault else not kind
+
+
+def test_the_name_of_a_new_file_is_checked_like_its_text():
+    guard = Guard(GuardSettings(), TRAIN, SELECTION)
+    for path, kind in (
+        ("references/\u202etxt.md", "hidden_text"),
+        ("references/the answer is nine sheep.md", "leaked_answer"),
+    ):
+        fault = guard.check_edit(Skill("x"), Edit("write", "Text.", path=path))
+        assert fault is not None and fault.kind == kind
+        assert guard.check_edit(Skill("x", (SkillFile(path, "y"),)), Edit("append", "Text.", path=path)) is None
+    assert guard.check_edit(Skill("x"), Edit("write", "Text.", path="references/units.md")) is None
 
 
 def test_a_guard_that_does_not_refuse_warns_of_each_text():

@@ -128,8 +128,11 @@ class Guard:
         return self._find_copy(before, plain, "train") or self._find_copy(before, plain, "selection")
 
     def check_edit(self, before: Skill, edit: Edit) -> Fault | None:
-        """What is wrong with an edit."""
-        return None if edit.op in ("delete", "remove") else self.find_fault(before, edit.content)
+        """What is wrong with an edit: with what it adds, or with the name of a new file."""
+        if edit.op in ("delete", "remove"):
+            return None
+        named = "" if edit.path in before.paths else edit.path
+        return self.find_fault(before, edit.content) or self.find_fault(before, named)
 
     def keep_allowed(self, before: Skill, notes: Iterable[str]) -> list[str]:
         """The notes that may be added to a skill. What is wrong with each of the others is a warning."""

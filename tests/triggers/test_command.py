@@ -66,6 +66,22 @@ def test_a_catalogue_is_measured_after_its_controls(capsys):
     assert "loaded in 100% of the runs" in capsys.readouterr().out
 
 
+def test_flaky_queries_are_shown_by_their_words_and_found_by_them(capsys):
+    Path("models.py").write_text(
+        MODELS
+        + """
+def wavering(messages, tools, sampling):
+    return say("No.") if "part 3" in messages[-1].content and sampling.seed % 2 else agent(messages, tools, sampling)
+"""
+    )
+    run(capsys, "--env.group_size", "12", agent="wavering")
+    assert main(["show", "run"]) == 0
+    shown = capsys.readouterr().out
+    assert "1 query is flaky" in shown and "  Give me totals, part 3\n" in shown
+    assert main(["show", "run", "totals, PART 3"]) == 0
+    assert "Give me totals, part 3" in capsys.readouterr().out
+
+
 def test_an_agent_that_loads_nothing_is_told_apart_from_bad_descriptions(capsys):
     code, found = run(capsys, "--train", *OPTIMIZER, agent="mute")
     assert code == 1

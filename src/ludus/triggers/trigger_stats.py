@@ -73,6 +73,8 @@ class TriggerReport(Struct, frozen=True, kw_only=True):
     """For queries that a skill is right for (or none is): how often each was loaded."""
     flaky: tuple[str, ...]
     """The ids of queries whose runs differ."""
+    flaky_texts: tuple[str, ...] = ()
+    """What these ask."""
     unchecked: int = 0
     """Queries whose right skill no person has checked."""
 
@@ -116,6 +118,7 @@ def make_report(results: Sequence[QueryResult], names: Sequence[str], failed: in
         skills=tuple(measure_skill(name, results) for name in names),
         confusion=count_confusion(results),
         flaky=tuple(result.query.id for result in results if result.is_flaky),
+        flaky_texts=tuple(result.query.text for result in results if result.is_flaky),
         unchecked=sum(not result.query.is_checked for result in results),
     )
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from ludus.command.terminal import make_console, make_table, make_text
+from ludus.command.terminal import make_console, make_table, make_text, shorten_middle
 from ludus.errors import StoreError
 from ludus.stats import Interval
 from ludus.triggers.claims import TriggerClaim, TriggerOutcome
@@ -13,6 +13,8 @@ from ludus.triggers.controls import ControlReport
 from ludus.triggers.trigger_stats import TriggerReport
 
 REPORT = "triggers.json"
+_FLAKY = 8
+"""How many flaky queries are shown."""
 
 
 def print_triggers(outcome: TriggerOutcome | None, out: Path) -> None:
@@ -91,8 +93,12 @@ def _print_skills(report: TriggerReport) -> None:
         )
     console.print(table)
     if report.flaky:
-        shown = ", ".join(report.flaky[:8]) + (", …" if len(report.flaky) > 8 else "")
-        console.print(make_text(f"{len(report.flaky)} queries are flaky: {shown}", "dim"), soft_wrap=True)
+        count = "1 query is" if len(report.flaky) == 1 else f"{len(report.flaky)} queries are"
+        console.print(make_text(f"{count} flaky: in some runs right, in others not", "dim"))
+        for text in report.flaky_texts[:_FLAKY]:
+            console.print(make_text(f"  {shorten_middle(' '.join(text.split()), console.width - 3)}", "dim"))
+        if len(report.flaky_texts) > _FLAKY:
+            console.print(make_text("  …", "dim"))
 
 
 def _print_confusion(report: TriggerReport) -> None:

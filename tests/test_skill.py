@@ -85,6 +85,9 @@ def test_all_fields_of_the_form_are_read():
         ("name: a\n", "description"),
         ("name: a\ndescription: d\ncolour: red\n", "colour"),
         ("name: [\ndescription: d\n", "front matter"),
+        ("name: a\nname: b\ndescription: d\n", "'name' more than once"),
+        (f"name: a\ndescription: d\nmetadata: {'[' * 15_000}\n", "nested more than 20 deep"),
+        (f"name: a\ndescription: d\nmetadata: {'{a: ' * 3_000}\n", "nested more than 20 deep"),
         (f"name: a\ndescription: d\ncompatibility: {'c' * 501}\n", "500"),
     ],
 )

@@ -16,6 +16,7 @@ which replaces the old text with a rewritten one. Everything here is pure.
 import hashlib
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal, cast
@@ -349,6 +350,9 @@ _TEXT_HASH = "ludus-text"
 """The metadata key that `render_file` adds. Its value is the hash of the text without what was added."""
 _MARKS = re.compile(r"^[ \t]+ludus-[a-z]+: .*\n", re.MULTILINE)
 _DESCRIPTION = re.compile(r"^description[ \t]*:.*\n(?:(?:[ \t].*)?\n)*", re.MULTILINE)
+_KEY = re.compile(r"^([A-Za-z][\w-]*)[ \t]*:", re.MULTILINE)
+_FRONT_DEPTH = 20
+"""The scanner of YAML takes time in proportion to depth for each token: thousands of brackets took 40 seconds."""
 _FRONT_CHARS = 20_000
 """The size limit of front matter: a description has at most 1,024 characters."""
 
@@ -368,14 +372,30 @@ def _read_front(text: str) -> FrontMatter:
     if len(text) > _FRONT_CHARS:
         raise ConfigError(f"skill: the front matter has {len(text):,} characters; it has at most {_FRONT_CHARS:,}")
     try:
-        scan = cast("Callable[[str], Iterable[object]]", yaml.scan)  # pyright: ignore[reportUnknownMemberType]
-        if any(isinstance(token, yaml.AliasToken | yaml.AnchorToken) for token in scan(text)):
-            raise ValueError("it has anchors or aliases (& and *), which can stand for a text without end")
+        _check_tokens(text)
         front = msgspec.convert(yaml.safe_load(text), FrontMatter)
         msgspec.json.encode(front)  # an escape can stand for half of a surrogate pair, which no file can hold
     except (yaml.YAMLError, ValueError, RecursionError, TypeError) as error:  # msgspec's errors are ValueErrors
         raise ConfigError(f"skill: the front matter is not in the Agent Skills form: {error}") from None
     return _check_front(front)
+
+
+def _check_tokens(text: str) -> None:
+    """Raise ValueError for front matter that could take a reader hours, or that readers understand differently."""
+    import yaml
+
+    keys = Counter(_KEY.findall(text))
+    if twice := [key for key, count in keys.items() if count > 1]:
+        raise ValueError(f"it has {twice[0]!r} more than once")
+    scan = cast("Callable[[str], Iterable[object]]", yaml.scan)  # pyright: ignore[reportUnknownMemberType]
+    depth = 0
+    for token in scan(text):
+        if isinstance(token, yaml.AliasToken | yaml.AnchorToken):
+            raise ValueError("it has anchors or aliases (& and *), which can stand for a text without end")
+        depth += isinstance(token, yaml.FlowSequenceStartToken | yaml.FlowMappingStartToken)
+        depth -= isinstance(token, yaml.FlowSequenceEndToken | yaml.FlowMappingEndToken)
+        if depth > _FRONT_DEPTH:
+            raise ValueError(f"its brackets are nested more than {_FRONT_DEPTH} deep")
 
 
 def _check_front(front: FrontMatter) -> FrontMatter:

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from ludus import __version__
 from ludus.arguments import RunArguments, make_argument
-from ludus.command import CONFIG, ENGINE, JSON, PRINT_CONFIG, QUIET, ROLLOUTS, Command
+from ludus.command import CONFIG, ENGINE, JSON, PRINT_CONFIG, ROLLOUTS, Command
 from ludus.command.run_command import open_work
 from ludus.command.session_paths import name_session_paths
 from ludus.command.settings import read_own_settings, refuse_batch_settings
@@ -569,7 +569,7 @@ COMMAND = Command(
         ),
         CONFIG,
         PRINT_CONFIG,
-        QUIET,
+        make_argument("--quiet", action="store_true", help="print only the folder of the night"),
         JSON,
         ENGINE,
     ),

@@ -225,6 +225,23 @@ def test_what_a_proposal_writes_can_be_changed_and_removed_again():
     assert not apply_edits(users, [Edit("remove", path="references/a.md")])[1][0].applied
 
 
+@pytest.mark.parametrize(
+    ("content", "added"),
+    [
+        ("Run:\n```sh\nls", "Run:\n```sh\nls\n```"),
+        ("~~~~\n```\n~~~", "~~~~\n```\n~~~\n~~~~"),
+        ("```\nls\n```", "```\nls\n```"),
+        ("Write `a` and ``b``.", "Write `a` and ``b``."),
+    ],
+)
+def test_a_block_of_code_is_not_left_open(content: str, added: str):
+    """All that follows would be a part of it."""
+    assert apply_one(Edit("append", content), "body") == (f"body\n\n{added}\n", "applied_append")
+    after = apply_one(Edit("insert_after", content, "body"), "body\nend\n")[0]
+    assert f"{added}\n" in after and after.endswith("\nend\n")
+    assert apply_one(Edit("replace", "```py\nnew", "```sh\nold"), "```sh\nold\n```\n")[0] == "```py\nnew\n```\n"
+
+
 def test_an_edit_without_content_adds_nothing():
     assert apply_one(Edit("append", f" {APPENDIX.start}\n"), "body") == ("body", "skipped_empty_content")
     assert apply_one(Edit("insert_after", " ", "body"), "body") == ("body", "skipped_empty_content")

@@ -659,6 +659,8 @@ def _try_file(skill: Skill, file: SkillFile, status: str) -> tuple[Skill, str]:
 def _apply_edit(text: str, edit: Edit, places: Sequence[int], lenient: bool) -> tuple[str, str]:
     content = remove_markers(edit.content, MARKED)
     content = content.strip("\r\n") if edit.path else content.strip()  # the first line of code may be indented
+    if edit.op in ("append", "insert_after") and (edit.path in ("", DOCUMENT) or edit.path.endswith(".md")):
+        content = close_fence(content)
     if edit.op == "append":
         if not content.strip():
             return text, "skipped_empty_content"
@@ -679,6 +681,18 @@ def _apply_edit(text: str, edit: Edit, places: Sequence[int], lenient: bool) -> 
         at = len(text) if line_end < 0 else line_end + 1
         return f"{text[:at]}\n{content}\n{text[at:]}", "applied_insert_after"
     return text[:place] + (content if edit.op == "replace" else "") + text[end:], f"applied_{edit.op}"
+
+
+def close_fence(text: str) -> str:
+    """A text of Markdown in which no block of code is left open: all that follows would be a part of it."""
+    fence = ""
+    for line in text.splitlines():
+        found = _FENCE.match(line)
+        if found and not fence:
+            fence = found[1]
+        elif found and found[1].startswith(fence) and not line.strip().strip(fence[0]):
+            fence = ""
+    return f"{text}\n{fence}" if fence else text
 
 
 def _append(text: str, content: str, name: str) -> tuple[str, str]:
@@ -703,6 +717,9 @@ def _choose_place(text: str, edit: Edit, places: Sequence[int], lenient: bool) -
     if not free or (lenient and free[0] != places[0]):
         return "skipped_protected_region"
     return free[0] if lenient or len(free) == 1 else "skipped_ambiguous_target"
+
+
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 
 
 def _find_occurrences(text: str, target: str) -> list[int]:

@@ -27,7 +27,9 @@ def test_a_line_may_change_a_passage_of_the_initial_skill_and_two_cannot_change_
 @pytest.mark.parametrize(
     "initial", ["", "# Skill\n", "Text without an end", "<!-- APPENDIX_START -->\n- a\n<!-- APPENDIX_END -->\n"]
 )
-@pytest.mark.parametrize("texts", [["One."], ["  One.\n", "Two.\n\nmore"], ["One.", "<!-- APPENDIX_START -->x"]])
+@pytest.mark.parametrize(
+    "texts", [["One."], ["  One.\n", "Two.\n\nmore"], ["One.", "<!-- APPENDIX_START -->x"], ["```\ncode", "Two."]]
+)
 def test_a_text_is_what_the_edits_make_of_it(initial: str, texts: list[str]):
     lines = [make_line(f"L{n}", text=text) for n, text in enumerate(texts)]
     expected, reports = apply_edits(Skill(initial), [line.edit for line in lines])

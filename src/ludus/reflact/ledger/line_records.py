@@ -324,11 +324,14 @@ def make_passage_lines(initial: Skill) -> tuple[Line, ...]:
 
 
 _REGION = "<!--"
+_MARKS = (_REGION, "```", "~~~")
 
 
 def _is_plain(edit: Edit) -> bool:
-    """Whether an edit adds text at the end of the document that contains no marker."""
-    return edit.op == "append" and not edit.path and _REGION not in edit.content and bool(edit.content.strip())
+    """Whether an edit adds text at the end of the document as it is: without a marker or a block of code."""
+    content = edit.content
+    is_marked = any(mark in content for mark in _MARKS)
+    return edit.op == "append" and not edit.path and not is_marked and bool(content.strip())
 
 
 def compute_sigmoid(value: float) -> float:

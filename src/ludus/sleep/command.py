@@ -66,7 +66,7 @@ from ludus.sleep.night import (
 from ludus.sleep.night_table import list_staged, print_night, print_nights
 from ludus.sleep.night_tasks import NightTasks, make_night_tasks, read_earlier
 from ludus.sleep.past_env import SEALED, SELECTION, TRAIN, PastWork
-from ludus.sleep.staging import has_changed, list_deltas, read_live, stage
+from ludus.sleep.staging import has_changed, list_deltas, read_live, read_versions, stage
 from ludus.store import RunDir, make_safe_name
 from ludus.transcripts.intake import IntakeOptions, IntakeReport, read_sessions
 
@@ -210,6 +210,7 @@ class _Sleeper:
             read={} if self.arguments.again else self.state.read.get(self.live.path, {}),
             since=_parse_since(self.arguments.since),
             most=self.config.sleep.sessions,
+            earlier=read_versions(self.folder, self.live.path),
         )
         for hash, count in found.versions.items():
             if hash != self.live.skill.hash:

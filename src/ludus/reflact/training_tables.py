@@ -286,14 +286,14 @@ def _print_skills(records: Sequence[Record], console: "Console", gate: Gate) -> 
         shown = name if tests or name != "final" else "current"
         table.add_row(
             shown,
-            make_text(skill.origin.replace("_", " ")),
+            make_text(skill.origin),
             _format_score(skill, gate),
             _format_test(tests.get(name), gate),
         )
     for name in tests.keys() - skills.keys():
         table.add_row(
             name,
-            make_text(tests[name].origin.replace("_", " ")),
+            make_text(tests[name].origin),
             _format_optional(tests[name].selection),
             _format_test(tests[name], gate),
         )

@@ -11,8 +11,10 @@ from ludus.skill import (
     APPENDIX,
     APPENDIX_TITLE,
     GUIDANCE,
+    KEEP,
     Edit,
     Skill,
+    SkillFile,
     add_front_matter,
     add_notes,
     apply_edits,
@@ -83,6 +85,9 @@ def test_all_fields_of_the_form_are_read():
         ("name: a\n", "description"),
         ("name: a\ndescription: d\ncolour: red\n", "colour"),
         ("name: [\ndescription: d\n", "front matter"),
+        ("name: a\nname: b\ndescription: d\n", "'name' more than once"),
+        (f"name: a\ndescription: d\nmetadata: {'[' * 15_000}\n", "nested more than 20 deep"),
+        (f"name: a\ndescription: d\nmetadata: {'{a: ' * 3_000}\n", "nested more than 20 deep"),
         (f"name: a\ndescription: d\ncompatibility: {'c' * 501}\n", "500"),
     ],
 )
@@ -204,8 +209,37 @@ def test_a_skill_that_is_only_a_head_can_be_added_to():
 
 def test_markers_in_the_content_of_an_edit_are_taken_out():
     nested = "<!-- SLOW_<!-- APPENDIX_END -->UPDATE_START -->"
-    for content in (f"a{GUIDANCE.start}b{APPENDIX.end}", f"ab{nested}"):
+    kept = f"{KEEP.start}ab<!-- KEEP_<!-- SLOW_UPDATE_END -->END -->"
+    for content in (f"a{GUIDANCE.start}b{APPENDIX.end}", f"ab{nested}", kept):
         assert apply_one(Edit("append", content), "body") == ("body\n\nab\n", "applied_append")
+
+
+def test_what_a_proposal_writes_can_be_changed_and_removed_again():
+    """An optimizer cannot make a file of its own permanent: neither by markers nor by front matter."""
+    locked = f"---\nname: a\ndescription: b\n---\n{KEEP.start}\nDo this.\n{KEEP.end}\n"
+    made, _ = apply_edits(Skill("body\n"), [Edit("write", locked, path="references/a.md")])
+    assert KEEP.start not in (made.read("references/a.md") or "")
+    for edit in (Edit("write", "new\n", path="references/a.md"), Edit("remove", path="references/a.md")):
+        assert apply_edits(made, [edit])[1][0].applied
+    users = Skill("body\n", (SkillFile("references/a.md", f"{KEEP.start}\nmine\n{KEEP.end}\n"),))
+    assert not apply_edits(users, [Edit("remove", path="references/a.md")])[1][0].applied
+
+
+@pytest.mark.parametrize(
+    ("content", "added"),
+    [
+        ("Run:\n```sh\nls", "Run:\n```sh\nls\n```"),
+        ("~~~~\n```\n~~~", "~~~~\n```\n~~~\n~~~~"),
+        ("```\nls\n```", "```\nls\n```"),
+        ("Write `a` and ``b``.", "Write `a` and ``b``."),
+    ],
+)
+def test_a_block_of_code_is_not_left_open(content: str, added: str):
+    """All that follows would be a part of it."""
+    assert apply_one(Edit("append", content), "body") == (f"body\n\n{added}\n", "applied_append")
+    after = apply_one(Edit("insert_after", content, "body"), "body\nend\n")[0]
+    assert f"{added}\n" in after and after.endswith("\nend\n")
+    assert apply_one(Edit("replace", "```py\nnew", "```sh\nold"), "```sh\nold\n```\n")[0] == "```py\nnew\n```\n"
 
 
 def test_an_edit_without_content_adds_nothing():

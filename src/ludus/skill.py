@@ -16,6 +16,7 @@ which replaces the old text with a rewritten one. Everything here is pure.
 import hashlib
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal, cast
@@ -38,6 +39,8 @@ FILE_BYTES = 2**20
 PACKAGE_BYTES = 4 * 2**20
 """The size limit of all files of a package together: each record of a training run holds it."""
 PACKAGE_FILES = 500
+_PROGRAMS = (".py", ".sh", ".bash", ".js", ".mjs", ".rb", ".pl")
+"""The ends of the names of programs, wherever they lie: a document can say `python3 tools/convert.py`."""
 _PATH_CHARS = 200
 _PATH_PARTS = 8
 
@@ -59,8 +62,8 @@ class SkillFile(Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_script(self) -> bool:
-        """Whether agents run it: it is below `scripts/`, or may be executed."""
-        return self.executable or self.path.startswith("scripts/")
+        """Whether agents run it: it is below `scripts/`, may be executed, or has the name of a program."""
+        return self.executable or self.path.startswith("scripts/") or self.path.endswith(_PROGRAMS)
 
 
 def make_file(path: str, content: bytes, *, executable: bool = False) -> SkillFile:
@@ -347,6 +350,9 @@ _TEXT_HASH = "ludus-text"
 """The metadata key that `render_file` adds. Its value is the hash of the text without what was added."""
 _MARKS = re.compile(r"^[ \t]+ludus-[a-z]+: .*\n", re.MULTILINE)
 _DESCRIPTION = re.compile(r"^description[ \t]*:.*\n(?:(?:[ \t].*)?\n)*", re.MULTILINE)
+_KEY = re.compile(r"^([A-Za-z][\w-]*)[ \t]*:", re.MULTILINE)
+_FRONT_DEPTH = 20
+"""The scanner of YAML takes time in proportion to depth for each token: thousands of brackets took 40 seconds."""
 _FRONT_CHARS = 20_000
 """The size limit of front matter: a description has at most 1,024 characters."""
 
@@ -366,14 +372,30 @@ def _read_front(text: str) -> FrontMatter:
     if len(text) > _FRONT_CHARS:
         raise ConfigError(f"skill: the front matter has {len(text):,} characters; it has at most {_FRONT_CHARS:,}")
     try:
-        scan = cast("Callable[[str], Iterable[object]]", yaml.scan)  # pyright: ignore[reportUnknownMemberType]
-        if any(isinstance(token, yaml.AliasToken | yaml.AnchorToken) for token in scan(text)):
-            raise ValueError("it has anchors or aliases (& and *), which can stand for a text without end")
+        _check_tokens(text)
         front = msgspec.convert(yaml.safe_load(text), FrontMatter)
         msgspec.json.encode(front)  # an escape can stand for half of a surrogate pair, which no file can hold
     except (yaml.YAMLError, ValueError, RecursionError, TypeError) as error:  # msgspec's errors are ValueErrors
         raise ConfigError(f"skill: the front matter is not in the Agent Skills form: {error}") from None
     return _check_front(front)
+
+
+def _check_tokens(text: str) -> None:
+    """Raise ValueError for front matter that could take a reader hours, or that readers understand differently."""
+    import yaml
+
+    keys = Counter(_KEY.findall(text))
+    if twice := [key for key, count in keys.items() if count > 1]:
+        raise ValueError(f"it has {twice[0]!r} more than once")
+    scan = cast("Callable[[str], Iterable[object]]", yaml.scan)  # pyright: ignore[reportUnknownMemberType]
+    depth = 0
+    for token in scan(text):
+        if isinstance(token, yaml.AliasToken | yaml.AnchorToken):
+            raise ValueError("it has anchors or aliases (& and *), which can stand for a text without end")
+        depth += isinstance(token, yaml.FlowSequenceStartToken | yaml.FlowMappingStartToken)
+        depth -= isinstance(token, yaml.FlowSequenceEndToken | yaml.FlowMappingEndToken)
+        if depth > _FRONT_DEPTH:
+            raise ValueError(f"its brackets are nested more than {_FRONT_DEPTH} deep")
 
 
 def _check_front(front: FrontMatter) -> FrontMatter:
@@ -408,24 +430,26 @@ APPENDIX = Region("<!-- APPENDIX_START -->", "<!-- APPENDIX_END -->")
 REGIONS = (GUIDANCE, APPENDIX)
 KEEP = Region("<!-- KEEP_START -->", "<!-- KEEP_END -->")
 """What a user wants to stay as it is. Edits do not change it, and it is never left out."""
+MARKED = (*REGIONS, KEEP)
+"""No edit brings markers of these: what it writes could never be changed again."""
 APPENDIX_TITLE = "## Execution Notes Appendix"
 
 
 def find_protected_parts(text: str) -> tuple[str, ...]:
     """The front matter (empty if there is none), then the protected regions with their markers, in order."""
-    spans = _find_spans(text, (*REGIONS, KEEP))
+    spans = _find_spans(text, MARKED)
     return (text[: _find_front_end(text)], *(text[start:end] for start, end in spans))
 
 
 def find_protected_spans(text: str) -> list[tuple[int, int]]:
     """The start and end of the front matter, if there is any, and of each protected region, in order."""
     end = _find_front_end(text)
-    return [*([(0, end)] if end else []), *_find_spans(text, (*REGIONS, KEEP))]
+    return [*([(0, end)] if end else []), *_find_spans(text, MARKED)]
 
 
-def remove_markers(text: str) -> str:
+def remove_markers(text: str, regions: Sequence[Region] = REGIONS) -> str:
     """Remove every marker, including one that only forms when another is removed."""
-    markers = [marker for region in REGIONS for marker in (region.start, region.end)]
+    markers = [marker for region in regions for marker in (region.start, region.end)]
     while any(marker in text for marker in markers):
         for marker in markers:
             text = text.replace(marker, "")
@@ -506,7 +530,7 @@ def read_guidance(skill: Skill) -> str:
 
 def set_guidance(skill: Skill, content: str) -> Skill:
     """The document with this guidance. It replaces earlier guidance."""
-    return skill.change_text(_set_region(skill.text, GUIDANCE, remove_markers(content).strip()))
+    return skill.change_text(_set_region(skill.text, GUIDANCE, remove_markers(content, MARKED).strip()))
 
 
 def read_notes(skill: Skill) -> tuple[str, ...]:
@@ -531,7 +555,7 @@ def set_notes(skill: Skill, wanted: Iterable[str]) -> Skill:
 
 def drop_duplicates(wanted: Iterable[str]) -> tuple[str, ...]:
     """The notes in order, each on one line, without empty ones and duplicates (see `normalize_note`)."""
-    lines = (" ".join(remove_markers(note).split()) for note in wanted)
+    lines = (" ".join(remove_markers(note, MARKED).split()) for note in wanted)
     first: dict[str, str] = {}
     for line in lines:
         if key := normalize_note(line):
@@ -604,11 +628,11 @@ def _make_edit(skill: Skill, edit: Edit, lenient: bool) -> tuple[Skill, EditRepo
 def _change_file(skill: Skill, edit: Edit) -> tuple[Skill, str]:
     """Write or remove a whole file. A file with protected parts is not replaced."""
     old = skill.get_file(edit.path)
-    if old is not None and any(find_protected_parts(old.text)):
+    if old is not None and find_protected_parts(old.text)[1:]:  # front matter is that of the document only
         return skill, "skipped_protected_region"
     if edit.op == "remove":
         return (skill.remove_file(edit.path), "applied_remove") if old else (skill, "skipped_file_not_found")
-    content = remove_markers(edit.content)
+    content = remove_markers(edit.content, MARKED)
     if not content.strip():
         return skill, "skipped_empty_content"
     runs = old.executable if old else content.startswith("#!")
@@ -633,8 +657,10 @@ def _try_file(skill: Skill, file: SkillFile, status: str) -> tuple[Skill, str]:
 
 
 def _apply_edit(text: str, edit: Edit, places: Sequence[int], lenient: bool) -> tuple[str, str]:
-    content = remove_markers(edit.content)
+    content = remove_markers(edit.content, MARKED)
     content = content.strip("\r\n") if edit.path else content.strip()  # the first line of code may be indented
+    if edit.op in ("append", "insert_after") and (edit.path in ("", DOCUMENT) or edit.path.endswith(".md")):
+        content = close_fence(content)
     if edit.op == "append":
         if not content.strip():
             return text, "skipped_empty_content"
@@ -655,6 +681,18 @@ def _apply_edit(text: str, edit: Edit, places: Sequence[int], lenient: bool) -> 
         at = len(text) if line_end < 0 else line_end + 1
         return f"{text[:at]}\n{content}\n{text[at:]}", "applied_insert_after"
     return text[:place] + (content if edit.op == "replace" else "") + text[end:], f"applied_{edit.op}"
+
+
+def close_fence(text: str) -> str:
+    """A text of Markdown in which no block of code is left open: all that follows would be a part of it."""
+    fence = ""
+    for line in text.splitlines():
+        found = _FENCE.match(line)
+        if found and not fence:
+            fence = found[1]
+        elif found and found[1].startswith(fence) and not line.strip().strip(fence[0]):
+            fence = ""
+    return f"{text}\n{fence}" if fence else text
 
 
 def _append(text: str, content: str, name: str) -> tuple[str, str]:
@@ -679,6 +717,9 @@ def _choose_place(text: str, edit: Edit, places: Sequence[int], lenient: bool) -
     if not free or (lenient and free[0] != places[0]):
         return "skipped_protected_region"
     return free[0] if lenient or len(free) == 1 else "skipped_ambiguous_target"
+
+
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 
 
 def _find_occurrences(text: str, target: str) -> list[int]:

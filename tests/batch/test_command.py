@@ -211,6 +211,14 @@ def test_each_skill_is_measured_with_each_model(ludus: Ludus, folder: Path):
     comparison = json.loads(done.out.strip().splitlines()[-1])
     assert len(comparison["runs"]) == 6 and len(comparison["pairs"]) == 15
     assert all(pair["tasks"] for pair in comparison["pairs"])
+    (folder / "runs/trained/good").mkdir(parents=True)
+    (folder / "runs/trained/good/SKILL.md").write_text("Answer with 4.")
+    same = ("good/SKILL.md", "runs/trained/good/SKILL.md", "bad/SKILL.md")
+    flags = [word for each in same for word in ("--agent.skill", each)]
+    again = ludus("evaluate", "sums.py", *flags, "--config", "one.yaml", "--out", "same", "--quiet")
+    assert again.err == "" and again.out.split() == ["same/good", "same/trained-good", "same/bad"], (
+        "one before and after training"
+    )
     assert (
         "two of them would have the same folder"
         in ludus("evaluate", "sums.py", "--agent.skill", "good/SKILL.md", "--agent.skill", "./good", "--out", "x").err

@@ -41,7 +41,7 @@ def test_show_prints_the_steps(ludus: Ludus, folder: Path):
     ludus(*train_words("--out", "run", "--quiet"))
     shown = ludus("show", "run")
     assert shown.code == 0
-    assert "accept_new_best" in shown.out and "initial_skill" in shown.out and "optimizer" in shown.out
+    assert "accept new best" in shown.out and "initial_skill" in shown.out and "optimizer" in shown.out
     found = json.loads(ludus("show", "run", "--json").out)
     assert found["records"][0]["record"] == "baseline"
     assert found["records"][-1]["record"] == "summary"

@@ -51,7 +51,7 @@ def test_the_user_is_told_how_to_read_sessions_that_programs_began(ludus: Ludus,
     write_lines(folder / "one.jsonl", [asked("u", None, "Do it.", entrypoint="sdk-cli")])
     done = ludus("transcripts", "one.jsonl")
     assert "--headless reads them" in done.err
-    assert "1 sessions from 1 files" in ludus("transcripts", "one.jsonl", "--headless").out
+    assert "1 session from 1 file" in ludus("transcripts", "one.jsonl", "--headless").out
 
 
 def test_text_of_a_transcript_does_nothing_to_the_terminal(ludus: Ludus, folder: Path):

@@ -20,6 +20,21 @@ ROLLOUTS = [
 LISTED = list_rollouts(ROLLOUTS)
 
 
+WORDS = [
+    (f"{number}abcdef", make_rollout(1.0, "x", task=make_task(f"q{number}", text)))
+    for number, text in enumerate(("Who wrote  Faust?", "Who wrote Emma?"))
+]
+
+
+def test_some_words_of_a_task_are_enough():
+    listed = list_rollouts(WORDS)
+    assert find_listed(listed, "who wrote faust").task == "q0"
+    with pytest.raises(ConfigError, match="'who wrote' could be any of: q0, q1"):
+        find_listed(listed, "who wrote")
+    with pytest.raises(ConfigError, match="no rollout of a task 'Faust'"):
+        find_listed(listed, "Faust")
+
+
 def name(place: ListedRollout) -> tuple[str, int]:
     return place.task, place.replicate
 

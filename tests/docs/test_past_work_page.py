@@ -28,5 +28,6 @@ def test_the_night_of_the_page(ludus: Ludus, tmp_path: Path, monkeypatch):
         said.append(out)
         if words == ["adopt", "latest"]:
             assert b"Signed: Ops Team" in Path("reports/SKILL.md").read_bytes()
-    assert "24 sessions would be used" in said[0] and "staged: reports" in said[1]
+    assert "32 sessions would be used" in said[0] and "staged: reports" in said[1]
+    assert "no difference that could be told" not in said[1], "a first night shows what a gain looks like"
     assert Path("reports/SKILL.md").read_bytes() == before

@@ -106,3 +106,18 @@ async def test_the_reference_is_right_for_every_query(tmp_path: Path):
             task=task, provenance=Provenance(policy="p", model="m"), turns=tuple(turns), stop=StopReason.FINISHED
         )
         assert (await env.verify(done, None)).passed
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b'{"query": "Fill  it", "skill": ""}', "line 2: query: it is the same as that of .*line 1: keep one of them"),
+        (b'{"query": "' + b"x" * 20_001 + b'", "skill": ""}', "line 2: query: it has 20,001 characters"),
+        (b'{"query": "\xff", "skill": ""}', "line 2 is not UTF-8 text"),
+    ],
+)
+def test_a_query_that_nobody_would_ask_twice_or_type_is_refused(tmp_path: Path, line: bytes, words: str):
+    path = tmp_path / "queries.jsonl"
+    path.write_bytes(b'{"query": "Fill it", "skill": "forms"}\n' + line + b"\n")
+    with pytest.raises(ConfigError, match=rf"^env.queries: .*{words}"):
+        read_queries(str(path), CATALOGUE)

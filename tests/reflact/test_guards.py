@@ -4,7 +4,7 @@ import pytest
 from tests.build import make_task
 
 from ludus.reflact.guards import REFUSED_STATUSES, CanaryReport, Fault, Guard, GuardSettings, list_added, make_canaries
-from ludus.skill import Edit, Skill
+from ludus.skill import Edit, Skill, SkillFile
 from ludus.skill_examples import Example, render_example
 
 PROMPT = "A farmer has seventeen sheep and all but nine of them run away over the hill"
@@ -44,6 +44,18 @@ def test_copies_and_answers_of_few_tasks_are_refused(text: str, kind: str, task:
     assert (fault.kind, fault.task) == (kind, task) if fault else not kind
 
 
+def test_the_name_of_a_new_file_is_checked_like_its_text():
+    guard = Guard(GuardSettings(), TRAIN, SELECTION)
+    for path, kind in (
+        ("references/\u202etxt.md", "hidden_text"),
+        ("references/the answer is nine sheep.md", "leaked_answer"),
+    ):
+        fault = guard.check_edit(Skill("x"), Edit("write", "Text.", path=path))
+        assert fault is not None and fault.kind == kind
+        assert guard.check_edit(Skill("x", (SkillFile(path, "y"),)), Edit("append", "Text.", path=path)) is None
+    assert guard.check_edit(Skill("x"), Edit("write", "Text.", path="references/units.md")) is None
+
+
 def test_a_guard_that_does_not_refuse_warns_of_each_text():
     warnings: list[str] = []
     guard = Guard(GuardSettings(refuse=False), TRAIN, SELECTION, warnings.append)
@@ -80,13 +92,31 @@ def test_words_about_secrets_are_no_secrets(text: str):
     assert find_fault(text) is None
 
 
-@pytest.mark.parametrize("text", ["Clear \x1b[2J the screen.", "Say\x00 no.", "Read \u202egnihton.", "Hi\U000e0041."])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Clear \x1b[2J the screen.",
+        "Say\x00 no.",
+        "Read \u202egnihton.",
+        "Hi\U000e0041.",
+        "Pay\u200b the bill.",
+        "Add\u2060\u2063 up.",
+        "Line\u2028line.",
+        "A byte order\ufeff mark.",
+        "To the \u200fright.",
+        "Sums\U000e0121\U000e0122.",
+        "Joined\u200d\u200d\u200c.",
+        "Selected\ufe01.",
+    ],
+)
 def test_characters_that_are_not_seen_are_refused_and_named(text: str):
     fault = Guard(GuardSettings(), (), ()).find_fault(Skill("Be brief.\n"), text)
     assert fault is not None and fault.status == "skipped_hidden_text" and "U+" in fault.describe()
     assert fault.status in REFUSED_STATUSES
     assert Guard(GuardSettings(), (), ()).find_fault(Skill(text), text) is None, "the skill has them"
     assert Guard(GuardSettings(), (), ()).find_fault(Skill(""), "Two lines,\r\n\tone tab. العربية ✓") is None
+    written = "می\u200cخواهم 👩\u200d💻 ❤\ufe0f 1\ufe0f⃣ ❤\ufe0f\u200d🔥"
+    assert Guard(GuardSettings(), (), ()).find_fault(Skill(""), written) is None, "joiners where they belong"
 
 
 def test_what_the_skill_has_already_is_allowed_and_deletions_add_nothing():

@@ -15,7 +15,7 @@ from ludus.models import Model, anthropic, openai
 from ludus.models.ledger import Ledger, MeteredModel
 from ludus.models.scripted import ScriptedModel, say
 from ludus.reflact.journal import Journal
-from ludus.reflact.optimizer import CALLS, CallRecord, Optimizer
+from ludus.reflact.optimizer import CALLS, REPLY_CHARS, CallRecord, Optimizer
 from ludus.reflact.prompt_templates import Prompts, find_fields
 from ludus.reflact.records import UnusableReply
 from ludus.store import MemoryStore, RunDir
@@ -105,6 +105,12 @@ def test_a_reply_that_was_cut_off_or_withheld_is_not_read():
     assert scripted.ask() == Answer(3)
     assert "cut off" in scripted.requests[1][3].content
     assert "content filter" in scripted.requests[2][3].content
+
+
+def test_a_reply_of_millions_of_characters_is_not_read():
+    scripted = ScriptedOptimizer(f'{{"number": 1}}{" " * REPLY_CHARS}', {"number": 2})
+    assert scripted.ask() == Answer(2)
+    assert "at most 1,000,000 are read" in scripted.requests[1][3].content
 
 
 def test_claims_about_where_an_item_comes_from_are_dropped():

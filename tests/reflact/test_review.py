@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.cli_kit import is_killed
 
 from ludus.errors import ConfigError, StoreError
+from ludus.reflact.ledger.settings import LedgerSettings
 from ludus.reflact.records import Record
 from ludus.reflact.review import (
     REVIEW_FILE,
@@ -115,6 +116,23 @@ def test_lines_of_a_ledger_are_changes_of_their_own(world: SimpleNamespace):
     less = apply_decisions(listed, [decide(line.id, "reject")])
     assert line.text not in less.text and all(other.text in less.text for other in included[1:])
     assert apply_decisions(listed, [decide(each.id, "reject") for each in included]) == listed.initial
+
+
+def test_a_passage_that_was_given_up_is_a_change_with_its_evidence(world: SimpleNamespace):
+    settings = msgspec.structs.replace(LEDGER, epochs=8, ledger=LedgerSettings(batch_size=6), minibatch_size=6)
+    text = f"# Skill\n\n- {world.HARM}\n- Be kind.\n"
+    records = world.run(settings=settings, policy=world.policy(text))
+    listed = list_changes(records, settings, "working")
+    assert world.HARM not in listed.skill.text and "Be kind." in listed.skill.text
+    change = listed.get("P1")
+    assert change.included and (change.op, change.before) == ("remove", f"- {world.HARM}")
+    assert change.evidence.passage and change.evidence.rollouts and not change.evidence.situation
+    assert "rest" not in [each.id for each in listed.changes]
+    assert "P2" not in [each.id for each in listed.changes], "it is in the text as it was: nothing to decide"
+    back = apply_decisions(listed, [decide("P1", "reject")])
+    assert world.HARM in back.text and apply_decisions(listed, [decide("P1", "accept")]) == listed.skill
+    everything = [decide(each.id, "reject") for each in listed.included]
+    assert apply_decisions(listed, everything) == listed.initial
 
 
 def test_what_was_refused_is_listed_and_can_be_added(world: SimpleNamespace):

@@ -91,7 +91,7 @@ def test_walking_through_the_changes_can_be_left_and_continued(
 ):
     count = len(list_ids(ludus))
     out = typed("r\n\nr\nnot true\nq\n")
-    assert "give a reason to reject it" in out and f"kept: 1 decisions, {count - 1} to go" in out
+    assert "give a reason to reject it" in out and f"kept: 1 decision, {count - 1} to go" in out
     monkeypatch.setenv("EDITOR", f"{sys.executable} editor.py")
     Path("editor.py").write_text("import sys; open(sys.argv[1], 'a').write('And more.\\n')")
     out = typed("x\ne\nclearer\n" + "a\n\n" * (count - 2) + "f\n")
@@ -103,7 +103,7 @@ def test_walking_through_the_changes_can_be_left_and_continued(
 
 
 def test_the_end_of_the_input_keeps_what_was_decided(typed: Typed, ludus: Ludus, trained: Path):
-    assert "kept: 1 decisions" in typed("a\nfine\n")
+    assert "kept: 1 decision" in typed("a\nfine\n")
     assert len(read_changes(ludus)["decisions"]) == 1  # type: ignore
 
 

@@ -108,6 +108,20 @@ def test_only_what_changed_is_checked_and_a_changed_test_checks_its_script():
     assert list_changed_scripts(first, write("references/units.md", "x\n", first)) == ()
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "references/test_units.py",  # no test: units.md is a text
+        "scripts/test_test_a.sh",  # a test of a test is never run
+        "tools/convert.py",  # a document can say how to start it
+        "references/convert.sh",
+    ],
+)
+def test_no_program_escapes_its_check(path: str):
+    known = write("scripts/test_a.sh", "exit 1\n", write("scripts/a.sh", "#!/bin/sh\n"))
+    assert list_changed_scripts(known, write(path, "print(1)\n", known)) == (path,)
+
+
 async def test_without_slots_no_script_is_run():
     [check] = await check_scripts(BASE, write("scripts/a", HONEST), Runner(Slots()), PackageSettings())
     assert "only in one" in check.reason

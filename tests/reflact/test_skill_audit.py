@@ -34,7 +34,7 @@ def test_what_helps_and_what_hurts_is_told_with_its_size():
     assert (
         verdicts["P2"].sentence.startswith("This passage of yours costs ") and "leave it out" in verdicts["P2"].sentence
     )
-    assert found.summary.startswith("Of 8 passages 1 help, 1 hurt, of 6 it cannot be told")
+    assert found.summary.startswith("8 passages: helps 1, hurts 1, cannot be told 6.")
     assert (found.rollouts, found.failed, found.tasks) == (1603, 3, 40)
 
 

@@ -46,7 +46,7 @@ def test_a_terminal_shows_where_the_run_is(ludus: Ludus, monkeypatch: pytest.Mon
         bar(StageProgress(1, 1, "rollout", 2, 3), "120 tokens, $0.01 of $2.00")
         bar.record(next(record for record in records if isinstance(record, Step)))
     shown = screen.getvalue()
-    for words in ("8/50", "step 1/4 rollout 2/3", "best 0", "$0.01 of $2.00", "left", "accept_new_best"):
+    for words in ("8/50", "step 1/4 rollout 2/3", "best 0", "$0.01 of $2.00", "left", "accept new best"):
         assert words in shown
 
 

@@ -67,6 +67,9 @@ def test_a_team_s_sessions_become_a_skill_that_is_adopted_and_reverted(work: Pat
     assert f"+{LESSON}" in capsys.readouterr().out and Path("reports/SKILL.md").read_text() == REPORTS
     assert main(["adopt", night.name]) == 0
     assert LESSON in Path("reports/SKILL.md").read_text()
+    capsys.readouterr()
+    assert main(["sleep", "work", *SKILL, *MODELS, *SHORT, "--again", "--dry-run"]) == 0
+    assert "24 sessions would be used" in capsys.readouterr().out, "they had the version of before"
     assert main(["adopt", night.name, "--revert"]) == 0
     assert Path("reports/SKILL.md").read_bytes() == REPORTS.encode()
 

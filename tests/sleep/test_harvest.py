@@ -36,6 +36,14 @@ def test_a_session_counts_if_the_skill_was_in_use(skills: tuple[PastSkill, ...],
     assert find_reason(make_session("a", *skills, system=system)) == reason
 
 
+def test_sessions_with_an_earlier_version_of_the_skill_count():
+    earlier = Skill("# Reports\n\nSay the number of the order, and that you are glad to help.\n")
+    session = make_session("a", system=f"You are an agent.\n{earlier.text}")
+    assert find_reason(session) == "no skill was in use"
+    found = harvest([session], "reports", SKILL, read={}, earlier=[earlier])
+    assert found.notes["a"].reason == "" and found.versions == {earlier.hash: 1}
+
+
 def test_the_latest_sessions_are_kept_and_the_others_are_read_later():
     sessions = [make_session(f"s{n}", system=SKILL.text, ended=float(n)) for n in range(5)]
     found = harvest(sessions, "reports", SKILL, read={}, most=2)

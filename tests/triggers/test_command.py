@@ -63,7 +63,23 @@ def test_a_catalogue_is_measured_after_its_controls(capsys):
     assert recalls == {"forms": 0.0, "sheets": 1.0}
     assert found["report"]["confusion"]["forms"] == {"(none)": 80}
     assert main(["show", "run"]) == 0
-    assert "must win 100%" in capsys.readouterr().out
+    assert "loaded in 100% of the runs" in capsys.readouterr().out
+
+
+def test_flaky_queries_are_shown_by_their_words_and_found_by_them(capsys):
+    Path("models.py").write_text(
+        MODELS
+        + """
+def wavering(messages, tools, sampling):
+    return say("No.") if "part 3" in messages[-1].content and sampling.seed % 2 else agent(messages, tools, sampling)
+"""
+    )
+    run(capsys, "--env.group_size", "12", agent="wavering")
+    assert main(["show", "run"]) == 0
+    shown = capsys.readouterr().out
+    assert "1 query is flaky" in shown and "  Give me totals, part 3\n" in shown
+    assert main(["show", "run", "totals, PART 3"]) == 0
+    assert "Give me totals, part 3" in capsys.readouterr().out
 
 
 def test_an_agent_that_loads_nothing_is_told_apart_from_bad_descriptions(capsys):
@@ -80,6 +96,14 @@ def test_training_claims_on_sealed_queries_and_changes_no_skill(capsys):
     (changed,) = Path("run/trained").iterdir()  # only what has a new description
     assert changed.name == "forms" and "invoice" in read_card(changed).description
     assert Path("skills/forms/SKILL.md").read_text() == before
+
+
+def test_a_training_without_a_usable_reply_says_so_and_fails(capsys):
+    Path("silent.py").write_text("def optimizer(messages, tools, sampling):\n    return 'I cannot.'\n")
+    code, found = run(capsys, "--train", "--optimizer.type", "scripted", "--optimizer.script", "silent.py:optimizer")
+    assert code == 1 and found["rounds"] and not found["claim"]["gain"]
+    assert main(["show", "run"]) == 0
+    assert "No reply of the optimizer was usable" in capsys.readouterr().out
 
 
 def test_a_run_that_is_resumed_asks_nothing_again(capsys):

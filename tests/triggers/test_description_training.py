@@ -14,6 +14,7 @@ from ludus.triggers.description_training import (
     count_race_runs,
     is_better,
     list_concerned,
+    make_guard,
     sort_queries,
 )
 
@@ -62,9 +63,9 @@ def test_the_optimizer_is_shown_the_worst_queries_of_each_sort():
 
 
 def test_a_reply_that_breaks_the_format_is_sent_back():
-    assert check_reply(DescriptionReply(())) == "`descriptions` is empty"
-    assert "1025 characters" in check_reply(DescriptionReply(("x" * 1025,)))
-    assert check_reply(DescriptionReply(("x" * 1024,))) == ""
+    assert check_reply(DescriptionReply(()), make_guard(())) == "`descriptions` is empty"
+    assert "1025 characters" in check_reply(DescriptionReply(("x" * 1025,)), make_guard(()))
+    assert check_reply(DescriptionReply(("x" * 1024,)), make_guard(())) == ""
 
 
 def test_a_query_that_is_missed_at_times_is_shown_as_missed():

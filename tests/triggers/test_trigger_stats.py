@@ -23,6 +23,12 @@ def make_result(id: str, right: str | None, loads: dict[str, int], runs: int = 4
     return QueryResult(query=query, runs=runs, right=silent if right == "" else good, loads=loads, silent=silent)
 
 
+def test_recall_and_precision_of_no_skill():
+    results = [make_result("1", "", {"forms": 1}), make_result("2", "", {}), make_result("3", "forms", {"forms": 3})]
+    none = measure_skill("", results)
+    assert (none.queries, none.recall, none.loads, none.precision) == (2, 7 / 8, 8, 7 / 8)
+
+
 def test_recall_and_precision_of_a_skill():
     results = [
         make_result("1", "forms", {"forms": 4}),

@@ -205,15 +205,17 @@ NO_SKILL = "no-skill"
 
 
 def list_variants(models: Sequence[str], skills: Sequence[str]) -> list[Variant]:
-    """Each model with each skill. Names of folders say which: `MODEL`, `SKILL` or `MODEL/SKILL`.
+    """Each model with each skill. Names of folders say which: `MODEL`, `SKILL` or `MODEL/SKILL`. Of skills with the
+    same name, such as one before and after training, the later ones have the folder above in theirs.
 
     Raises:
         ConfigError: two of them would have the same folder.
     """
+    named = _name_skills(skills)
     found: list[Variant] = []
     for model in dict.fromkeys(models) or [None]:
         for skill in dict.fromkeys(skills) or [None]:
-            names = (_name_model(model) if model else None, _name_skill(skill) if skill is not None else None)
+            names = (_name_model(model) if model else None, named[skill] if skill is not None else None)
             found.append(Variant(model, skill, "/".join(name for name in names if name)))
     if len({variant.folder for variant in found}) < len(found):
         what = (
@@ -227,12 +229,19 @@ def _name_model(model: str) -> str:
     return make_safe_name(Path(model).stem if model.endswith(YAML) else model)
 
 
-def _name_skill(skill: str) -> str:
-    """The folder of a package, or the file's name; of a `SKILL.md`, the folder that it is in."""
-    if not skill:
-        return NO_SKILL
-    path = Path(skill).expanduser()
-    return make_safe_name(path.resolve().parent.name if path.name == DOCUMENT else path.name)
+def _name_skills(skills: Sequence[str]) -> dict[str, str]:
+    """A folder for each skill: the name of its package or file, with the folders above it as far as it needs them."""
+    named: dict[str, str] = {}
+    places: set[Path] = set()
+    for skill in dict.fromkeys(skills):
+        path = Path(skill).expanduser().resolve()
+        path = path.parent if path.name == DOCUMENT else path
+        parts = path.parts[1:]
+        names = ["-".join(parts[-count:]) for count in range(1, len(parts) + 1)] if skill else [NO_SKILL]
+        free = next((name for name in map(make_safe_name, names) if name not in named.values()), "")
+        named[skill] = free if free and path not in places else make_safe_name(names[0])
+        places |= {path} if skill else set()
+    return named
 
 
 def run_process(arguments: RunArguments) -> int:

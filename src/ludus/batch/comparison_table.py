@@ -26,6 +26,9 @@ def print_comparison(comparison: RunComparison, console: "Console | None" = None
     """Print a line for each run, a line for each pair, and what each pair says."""
     console = console or make_console()
     labels = _label_runs([run.name for run in comparison.runs], console.width)
+    for name, label in labels.items():
+        if label != name:
+            console.print(make_text(f"{label}  {name}"), soft_wrap=True)
     console.print(_make_run_table(comparison.runs, labels))
     for run in comparison.runs:
         if run.excluded:
@@ -58,9 +61,8 @@ _PAIR_NUMBERS = 76
 def _make_run_table(runs: Sequence[ComparedRun], labels: Mapping[str, str]) -> "Table":
     table = make_table("run", "model", "mean", "95 %", "tasks", "rollouts", "cost", "time", whole=range(2, 8))
     for run in runs:
-        label = labels.get(run.name, run.name)
         table.add_row(
-            make_text(run.name if label == run.name else f"{label}: {run.name}"),
+            make_text(labels.get(run.name, run.name)),
             make_text(run.model),
             "none" if run.mean is None else format_number(run.mean),
             _format_interval(run.interval),
@@ -96,7 +98,9 @@ _NAMED = 12
 
 
 def _print_pair(pair: PairComparison, console: "Console") -> None:
-    """Print which tasks two runs differ on, and what their comparison says."""
+    """Print which tasks two runs differ on, and what their comparison says; nothing if they have none in common."""
+    if not pair.tasks and not pair.changed:
+        return
     console.print()
     for word, tasks in (("won", pair.won_tasks), ("lost", pair.lost_tasks)):
         if tasks:

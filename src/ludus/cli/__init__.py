@@ -71,7 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             check_sections(command, arguments)
         return command.run(arguments)
     except LudusError as error:
-        print(f"ludus: {error}", file=sys.stderr)
+        from ludus.command.terminal import print_notice
+
+        print_notice(str(error))
         return 2
     except KeyboardInterrupt:
         print("ludus: interrupted", file=sys.stderr)

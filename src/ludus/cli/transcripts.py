@@ -10,7 +10,7 @@ from typing import Any, get_args
 from ludus.arguments import Arguments, make_argument
 from ludus.command import JSON, Command
 from ludus.command.session_paths import name_session_paths
-from ludus.command.terminal import make_console, make_table, make_text, print_notice, shorten_middle
+from ludus.command.terminal import count_things, make_console, make_table, make_text, print_notice, shorten_middle
 from ludus.encoding import to_json
 from ludus.progress import ProgressPace
 from ludus.transcripts.claude_code import HEADLESS
@@ -108,7 +108,8 @@ def _print_rows(rows: Sequence[dict[str, Any]]) -> None:
 def _print_counts(rows: Sequence[dict[str, Any]], report: IntakeReport, masked: Counts) -> None:
     formats = Counter(str(row["format"]) for row in rows)
     found = ", ".join(f"{count} {format}" for format, count in formats.most_common())
-    print(f"{len(rows)} sessions from {len(report.files)} files{f': {found}' if found else ''}")
+    counts = f"{count_things(len(rows), 'session')} from {count_things(len(report.files), 'file')}"
+    print(f"{counts}{f': {found}' if found else ''}")
     skills = Counter(skill["name"] for row in rows for skill in row["skills"] if skill["used"])
     if not rows and report.dropped[HEADLESS]:
         print_notice("programs began all of these sessions, and no user speaks in them: --headless reads them")

@@ -4,7 +4,8 @@
     ludus show RUN greeting.txt#2     its second
     ludus show RUN 4f1c09             the rollout whose key begins so
 
-The beginning of a task's id is enough if no other id begins like that.
+The beginning of a task's id is enough if no other id begins like that. So are some words of what the task asks
+(`'who wrote Faust'`) if no other task has them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,6 +29,7 @@ class ListedRollout(NamedTuple):
     task: str
     policy: str
     replicate: int
+    prompt: str = ""
 
 
 def choose_rollout(directory: RunDir, wanted: str) -> tuple[str, Rollout]:
@@ -51,7 +53,7 @@ def list_rollouts(rollouts: Iterable[tuple[str, Rollout]]) -> list[ListedRollout
     groups: dict[tuple[str, str], list[ListedRollout]] = {}
     for key, rollout in rollouts:
         origin = rollout.provenance
-        place = ListedRollout(key, rollout.task.id, origin.policy, origin.replicate)
+        place = ListedRollout(key, rollout.task.id, origin.policy, origin.replicate, rollout.task.prompt)
         groups.setdefault((place.task, place.policy), []).append(place)
     return [place for places in groups.values() for place in sorted(places, key=lambda each: each.replicate)]
 
@@ -70,12 +72,24 @@ def find_listed(places: Sequence[ListedRollout], wanted: str) -> ListedRollout:
             return _pick(by_task[near[0]], number)
         if near:
             break
+    near = near or _find_words(places, wanted)
+    if len(near) == 1:
+        return by_task[near[0]][0]
     keys = [place for place in places if len(wanted) >= SHORTEST_KEY and place.key.startswith(wanted)]
     if len(keys) == 1:
         return keys[0]
     if near or keys:
         raise ConfigError(f"'{wanted}' could be any of: {_list_some(near or [place.key for place in keys])}")
     raise ConfigError(f"no rollout of a task '{wanted}' in this run; {suggest(wanted, list(by_task))}")
+
+
+def _find_words(places: Sequence[ListedRollout], wanted: str) -> list[str]:
+    """The tasks that ask for something in these words. One word is a name that is wrong, not a request."""
+    words = " ".join(wanted.casefold().split())
+    if " " not in words:
+        return []
+    found = (place.task for place in places if words in " ".join(place.prompt.casefold().split()))
+    return list(dict.fromkeys(found))
 
 
 def _pick(places: Sequence[ListedRollout], number: int) -> ListedRollout:

@@ -1,6 +1,6 @@
 """The terminal: safe text, words for numbers, and a line that is drawn while something runs.
 
-Text of models and tools is printed as plain text: markup in it has no effect, and control characters are shown as
+Text of models and tools is printed as plain text: markup in it has no effect, and hidden characters are shown as
 symbols. The live line goes to stderr. On a terminal it is drawn; in a log it is a new line every few seconds
 (`ludus.progress`).
 """
@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Collection
 from contextlib import ExitStack
+from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
@@ -20,21 +21,28 @@ if TYPE_CHECKING:  # importing rich takes a while, and most commands do not draw
 
     from ludus.control import RunControl
 
-_CONTROL = {
-    **{code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"},
-    **dict.fromkeys(range(127, 160), 0xFFFD),
-    **dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD),  # they turn the direction of writing
-}
-
 
 def print_notice(text: str) -> None:
-    """Print a message to the user on stderr."""
-    print(f"ludus: {text}", file=sys.stderr, flush=True)
+    """Print a message to the user on stderr. It may hold words of a file or a model."""
+    print(f"ludus: {make_printable(text)}", file=sys.stderr, flush=True)
 
 
 def make_printable(text: str) -> str:
-    """The text with control characters replaced by symbols."""
-    return text.replace("\r\n", "\n").translate(_CONTROL)
+    """The text with hidden characters replaced by symbols (`ludus.hidden_text`)."""
+    return text.replace("\r\n", "\n").translate(_list_signs())
+
+
+@cache
+def _list_signs() -> dict[int, int]:
+    """The sign in place of each hidden character."""
+    from ludus.hidden_text import HIDDEN_CODES  # when something is printed: most of a command's work needs no signs
+
+    return {code: 0x2400 + code if code < 32 else 0xFFFD for code in HIDDEN_CODES}
+
+
+def count_things(count: int, name: str) -> str:
+    """A count in words: `1 change`, `2 changes`."""
+    return f"{count} {name}{'' if count == 1 else 's'}"
 
 
 def make_text(text: str, style: str = "") -> "Text":

@@ -208,7 +208,9 @@ def _convert(place: str, raw: Any, kind: type[T]) -> T:
         if isinstance(row, dict):
             row = {name: value for name, value in cast("dict[str, Any]", row).items() if value is not None}
         return msgspec.convert(row, kind, strict=is_text)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise ConfigError(f"env.path: {place} is not UTF-8 text: save the file as UTF-8") from None
+    except msgspec.DecodeError as error:
         raise ConfigError(f"env.path: {place}: {error}") from None
 
 

@@ -37,6 +37,8 @@ TRANSCRIPT = "transcript"
 """The source of a query of a past session. What was loaded then is its answer, whether that was right or not."""
 NONE = ""
 """In place of a skill: none is right."""
+QUERY_CHARS = 20_000
+"""The longest query."""
 
 
 class QueryRow(Struct, frozen=True):
@@ -202,8 +204,25 @@ def read_queries(path: str, catalogue: Catalogue) -> list[TriggerQuery]:
     Raises:
         ConfigError: a row is wrong. The message names the file, the row and the field.
     """
-    rows = load_rows(path, QueryRow, "", texts=["query"])
-    return [_make_query(id, row, catalogue) for id, row in give_ids(rows, ["id"], lambda row, number: _hash(row.item))]
+    try:
+        rows = load_rows(path, QueryRow, "", texts=["query"])
+        _check_rows(rows)
+        named = give_ids(rows, ["id"], lambda row, number: _hash(row.item))
+        return [_make_query(id, row, catalogue) for id, row in named]
+    except ConfigError as error:  # data sets of other environments are in `env.path`
+        raise ConfigError(str(error).replace("env.path:", "env.queries:", 1)) from None
+
+
+def _check_rows(rows: Sequence[DataRow[QueryRow]]) -> None:
+    """Raise `ConfigError` for a query that is there twice, or that nobody would type."""
+    places: dict[str, str] = {}
+    for row in rows:
+        text = " ".join(row.item.query.split())
+        if len(text) > QUERY_CHARS:
+            raise row.refuse(f"query: it has {len(text):,} characters; at most {QUERY_CHARS:,} are allowed")
+        if not row.item.id and text in places:
+            raise row.refuse(f"query: it is the same as that of {places[text]}: keep one of them")
+        places.setdefault(text, row.place)
 
 
 def _hash(row: QueryRow) -> str:

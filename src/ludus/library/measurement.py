@@ -227,5 +227,5 @@ def summarize_skills(skills: Sequence[SkillWorth]) -> str:
     counts: dict[str, int] = {}
     for each in skills:
         counts[each.verdict] = counts.get(each.verdict, 0) + 1
-    parts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items(), key=lambda item: -item[1]))
-    return f"Of {len(skills)} skills: {parts}. These verdicts hold with {LEVEL:.0%} for all skills together."
+    parts = ", ".join(f"{verdict} {count}" for verdict, count in sorted(counts.items(), key=lambda item: -item[1]))
+    return f"{len(skills)} skills: {parts}. These verdicts hold with {LEVEL:.0%} for all skills together."

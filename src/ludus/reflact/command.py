@@ -317,8 +317,12 @@ def _print_result(records: Sequence[Record], gate: Gate, out: Path, suspects: Su
     if isinstance(last, Summary) and (words := suggest_claim(last, out)):
         print_notice(words)
     print(f"\n{out}\n  ludus show {shlex.quote(str(out))}   the steps again; add a task id for a transcript")
+    if isinstance(last, Summary) and last.best.skill != last.initial.skill:
+        print(f"  ludus review {shlex.quote(str(out))}   decide about each change, with its evidence")
+    packages = [f"{files.PACKAGE}/{path.name}" for path in sorted((out / files.PACKAGE).glob("*"))]
     shown = {
         files.BEST: "the skill that is shipped",
+        **dict.fromkeys(packages, "its package, for agents"),
         files.BEST_ON_SELECTION: "the best one on the selection split",
         REPORT: "the whole run in a browser",
     }

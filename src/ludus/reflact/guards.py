@@ -7,7 +7,7 @@ harm where it is shipped. `Guard.find_fault` looks at the text that an edit woul
     leaked_answer    it holds the reference answer of a task
     copied_task      it repeats a row of words of a task
     hidden_text      it holds characters that a reader does not see: control characters, which a terminal would obey,
-                     marks that turn the direction of writing, or invisible letters
+                     marks that turn the direction of writing, or invisible letters (`ludus.hidden_text`)
 
 Answers and rows of words count only if they belong to one or two tasks: what many tasks share, such as a label or the
 form of the question, is what a skill may teach. Short answers, such as numbers, are in many texts by chance and do not
@@ -38,7 +38,6 @@ REFUSED_STATUSES = frozenset(f"skipped_{kind}" for kind in get_args(FaultKind))
 """The fates of items that a guard refused."""
 
 _WORD = re.compile(r"\w+")
-_HIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
 _SECRET_CHARS = 12
 """The shortest secret that is told by the name before it, and not by its form."""
 _SHARED = 2
@@ -92,7 +91,8 @@ class Fault(Struct, frozen=True):
 class Guard:
     """Checks texts against the tasks of the train and the selection split. The index of the tasks is made once.
 
-    `warn` is told of the texts that are not refused although something is wrong with them (`GuardSettings.refuse`).
+    `warn` is told of the texts that are not refused although something is wrong with them (`GuardSettings.refuse`), and
+    of notes that are.
     """
 
     def __init__(
@@ -120,14 +120,29 @@ class Guard:
         known = render_whole(before)
         if any(secret not in known for secret in _list_secrets(added)):
             return Fault("secret", "")
-        if hidden := sorted(_list_hidden(added) - _list_hidden(known)):
+        from ludus.hidden_text import find_hidden  # settings are read without it
+
+        if hidden := sorted(find_hidden(added) - find_hidden(known)):
             return Fault("hidden_text", " ".join(f"U+{ord(each):04X}" for each in hidden[:4]))
         plain = remove_examples(added)
         return self._find_copy(before, plain, "train") or self._find_copy(before, plain, "selection")
 
     def check_edit(self, before: Skill, edit: Edit) -> Fault | None:
-        """What is wrong with an edit."""
-        return None if edit.op in ("delete", "remove") else self.find_fault(before, edit.content)
+        """What is wrong with an edit: with what it adds, or with the name of a new file."""
+        if edit.op in ("delete", "remove"):
+            return None
+        named = "" if edit.path in before.paths else edit.path
+        return self.find_fault(before, edit.content) or self.find_fault(before, named)
+
+    def keep_allowed(self, before: Skill, notes: Iterable[str]) -> list[str]:
+        """The notes that may be added to a skill. What is wrong with each of the others is a warning."""
+        kept: list[str] = []
+        for note in notes:
+            if fault := self.find_fault(before, note):
+                self._warn(f"a note is left out: {fault.describe()}")
+            else:
+                kept.append(note)
+        return kept
 
     def hide_secret(self, edit: Edit) -> Edit:
         """The edit as it may be recorded: a secret in it is masked."""
@@ -184,11 +199,6 @@ def _list_secrets(text: str) -> set[str]:
 
     named = (span for span in find_named(text) if span.end - span.start >= _SECRET_CHARS)
     return {text[span.start : span.end] for span in (*find_keys(text), *named)}
-
-
-def _list_hidden(text: str) -> set[str]:
-    """The characters of a text that are not seen. A line may end with CR and LF."""
-    return set(_HIDDEN.findall(text.replace("\r\n", "\n")))
 
 
 def _keep_rare(pairs: Iterable[tuple[_Key, str]]) -> dict[_Key, str]:

@@ -68,7 +68,7 @@ def _list_facts(history: LineHistory) -> Iterator[str]:
     yield f"    suspected  {list_rollouts(history.suspected)}"
     yield f"    rollouts   {history.passed} of {history.rollouts} with it passed"
     if history.events:
-        yield f"    history    {'; '.join(map(describe_event, history.events))}"
+        yield "    history    " + f"\n{' ' * 15}".join(map(describe_event, history.events))
 
 
 def list_rollouts(places: Sequence[RolloutPlace]) -> str:

@@ -58,6 +58,8 @@ class CallRecord(Struct, frozen=True, kw_only=True):
     seconds: float
 
 
+REPLY_CHARS = 1_000_000
+"""A longer reply is not read. No whole document is as long, and servers need not keep to the limit of tokens."""
 _RECORD = msgspec.json.Decoder(CallRecord)
 _ANY = msgspec.json.Decoder()
 
@@ -201,6 +203,8 @@ def _parse_reply(completion: Completion, kind: type[T]) -> T | str:
         return "the server's content filter withheld it"
     if completion.finish is Finish.LENGTH:
         return "it was cut off at the length limit; say it in fewer words"
+    if (size := len(completion.message.content)) > REPLY_CHARS:
+        return f"it has {size:,} characters; at most {REPLY_CHARS:,} are read: say it in fewer words"
     try:
         return msgspec.convert(_clean_value(extract_json(completion.message.content)), kind, strict=False)
     except msgspec.ValidationError as error:

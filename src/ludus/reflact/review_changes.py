@@ -8,7 +8,8 @@ are traced as the document is. A script is one piece: half of a program is no pr
 
 A change has an id that stays the same: `L4` is line 4 of the ledger, `S3.1` the first item of step 3, `S3.notes` what
 the step added to the appendix, `E2` the guidance after epoch 2. If a change is in several places, the second one is
-`S3.1/2`. What was proposed and is not in the version is listed too, with the reason.
+`S3.1/2`. `P2` is a passage of the initial skill that was given up. What was proposed and is not in the version is
+listed too, with the reason.
 """
 
 import difflib
@@ -23,9 +24,10 @@ from ludus.models.token_estimate import estimate_text
 from ludus.reflact.gate import Verdict
 from ludus.reflact.guards import REFUSED_STATUSES
 from ludus.reflact.items import describe_item
-from ludus.reflact.ledger.line_records import Line, LineLedger, compose_text
+from ludus.reflact.ledger.line_records import Assessment, Line, LineLedger, compose_text
+from ludus.reflact.ledger.passages import drop_passages
 from ludus.reflact.records import EpochEnd, Fate, Record, Step, Summary
-from ludus.reflact.report.line_histories import LineHistory, RolloutPlace, collect_histories
+from ludus.reflact.report.line_histories import LineHistory, RolloutPlace, collect_histories, describe_passage
 from ludus.reflact.train_settings import TrainSettings
 from ludus.skill import REGIONS, Edit, Skill, Source, add_notes, apply_edits
 from ludus.stats import Interval
@@ -67,6 +69,9 @@ class ChangeEvidence(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The probability that it helps."""
     alone: bool = False
     """Whether the difference is that of this change alone."""
+    passage: str = ""
+    """Of a passage of the initial skill that was given up: what it is worth, in words. The numbers are those of leaving
+    it out; rollouts are those that had it."""
     decision: str = ""
     """What training decided about it."""
 
@@ -367,23 +372,37 @@ def _trace_lines(
 ) -> Iterator[_Change]:
     """The lines of a version one by one, and its notes."""
     known = {history.line.id: _describe_history(history) for history in histories}
-    lines, notes = _find_lines(records, skill)
+    lines, notes, passages = _find_lines(records, skill)
     base = add_notes(initial, notes) if notes else initial
     text = initial
     if base != initial:
         yield _Change("notes", base, ChangeEvidence())
         text = base
-    for count in range(1, len(lines) + 1):
-        text = compose_text(base, lines[:count])[0]
-        yield _Change(lines[count - 1].id, text, known.get(lines[count - 1].id, ChangeEvidence()))
+    kept = [line for line in lines if line.passage]
+    gone = [line for line in passages if line not in kept]
+    for count, passage in enumerate(gone, 1):
+        text = drop_passages(base, {line.id for line in gone[:count]})
+        yield _Change(passage.id, text, known.get(passage.id, ChangeEvidence()))
+    proposed = [line for line in lines if not line.passage]
+    for count, line in enumerate(proposed, 1):
+        text = compose_text(base, [*kept, *proposed[:count]], passages)[0]
+        yield _Change(line.id, text, known.get(line.id, ChangeEvidence()))
     if text != skill:
         yield _Change("rest", skill, ChangeEvidence())
 
 
-def _find_lines(records: Sequence[Record], skill: Skill) -> tuple[tuple[Line, ...], tuple[str, ...]]:
-    """The lines that make a version, in the order of birth, and the notes it has."""
+class _Parts(NamedTuple):
+    """What a version is made of: lines and kept passages in the order of birth, notes, and all passages on trial."""
+
+    lines: tuple[Line, ...] = ()
+    notes: tuple[str, ...] = ()
+    passages: tuple[Line, ...] = ()
+
+
+def _find_lines(records: Sequence[Record], skill: Skill) -> _Parts:
+    """The parts that make a version."""
     initial = records[0].state.initial.skill
-    fallback: tuple[tuple[Line, ...], tuple[str, ...]] = ((), ())
+    fallback = _Parts()
     for record in reversed(records):
         ledger = record.state.ledger
         if not isinstance(ledger, LineLedger):
@@ -394,9 +413,9 @@ def _find_lines(records: Sequence[Record], skill: Skill) -> tuple[tuple[Line, ..
             own = [(*each.lines, *each.unread) for each in record.lines.readings if each.skill == skill.hash]
             sets += [ledger.get_lines(ids) for ids in own][:1]
         for lines in sets:
-            if compose_text(base, lines)[0] == skill:
-                return lines, ledger.notes
-        fallback = fallback if fallback[0] else (sets[1], ledger.notes)
+            if ledger.compose(base, lines)[0] == skill:
+                return _Parts(lines, ledger.notes, ledger.passages)
+        fallback = fallback if fallback.lines else _Parts(sets[1], ledger.notes, ledger.passages)
     return fallback
 
 
@@ -409,8 +428,22 @@ def _describe_history(history: LineHistory) -> ChangeEvidence:
     line, worth = history.line, history.assessment
     interval = None
     if worth is not None:
+        worth = _turn_around(worth) if line.passage else worth
         reach = 1.96 * worth.deviation
         interval = Interval(max(-1.0, worth.net - reach), min(1.0, worth.net + reach))
+    if line.passage:
+        return ChangeEvidence(
+            step=next((event.step for event in reversed(history.events) if event.change in ("left", "retired")), 0),
+            suspected=history.suspected,
+            rollouts=history.rollouts,
+            passed=history.passed,
+            difference=worth.net if worth else None,
+            interval=interval,
+            certainty=worth.pays if worth else None,
+            alone=True,
+            passage=describe_passage(history.assessment, line.reason),
+            decision=history.status,
+        )
     return ChangeEvidence(
         step=line.born,
         source=line.edit.source,
@@ -428,6 +461,11 @@ def _describe_history(history: LineHistory) -> ChangeEvidence:
         alone=True,
         decision=history.status,
     )
+
+
+def _turn_around(found: Assessment) -> Assessment:
+    """What leaving a passage out is worth."""
+    return Assessment(-found.gain, -found.net, found.deviation, 1 - found.pays)
 
 
 def _add_replaced(pieces: Sequence[SkillPiece], lines: Mapping[str, Line]) -> tuple[SkillPiece, ...]:
@@ -452,7 +490,8 @@ def pad_like(lines: Sequence[str], text: str) -> tuple[str, ...]:
 
 
 def _offer_lines(histories: Iterable[LineHistory]) -> Iterator[SkillChange]:
-    for history in histories:
+    """The proposed lines. A passage of the initial skill is no proposal: it is in the text, or a change took it out."""
+    for history in (each for each in histories if not each.line.passage):
         line = history.line
         why = f"retired in step {line.retired}: {line.reason}" if line.retired else "not in this text (waiting)"
         if history.working:

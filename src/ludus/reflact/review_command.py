@@ -16,7 +16,7 @@ from ludus.arguments import make_argument
 from ludus.command import CONFIG, ENGINE, JSON, ROLLOUTS, RUN, Command
 from ludus.command.run_command import open_work
 from ludus.command.settings import read_own_settings, read_recorded_settings
-from ludus.command.terminal import make_console, print_notice
+from ludus.command.terminal import count_things, make_console, print_notice
 from ludus.command.text_editor import edit_text
 from ludus.config import Config
 from ludus.config.secrets import list_secrets
@@ -97,6 +97,12 @@ def _find_training(path: Path) -> str:
     """The run at a path; that of a night of `ludus sleep`, if it is the folder of one."""
     runs = sorted(path.glob(f"*/{TRAINING_RUN}")) if (path / NIGHT).is_file() else []
     return str(runs[0]) if len(runs) == 1 else str(path)
+
+
+def find_night_of(run: Path) -> Path | None:
+    """The night of `ludus sleep` that a training run belongs to."""
+    night = run.parent.parent
+    return night if run.name == TRAINING_RUN and (night / NIGHT).is_file() else None
 
 
 def _read_secrets(arguments: ReviewArguments, directory: RunDir) -> tuple[str, ...]:
@@ -193,10 +199,13 @@ def _describe_review(arguments: ReviewArguments, review: SkillReview, measure: R
 def _print_review(arguments: ReviewArguments, review: SkillReview) -> None:
     left = f", {len(review.undecided)} undecided and left as they are" if review.undecided else ""
     print(
-        f"review {review.number}: {len(review.decisions)} decisions{left} → {find_result(Path(arguments.run), review)}"
+        f"review {review.number}: {count_things(len(review.decisions), 'decision')}{left} → "
+        f"{find_result(Path(arguments.run), review)}"
     )
     if not arguments.measure:
         print(f"  {shlex.join(['ludus', 'review', arguments.run, '--measure'])}   measure it on the test tasks")
+    if night := find_night_of(Path(arguments.run)):
+        print(f"  {shlex.join(['ludus', 'adopt', str(night), '--reviewed'])}   put it in place of the live skill")
 
 
 # ---- one by one -----------------------------------------------------------------------------------------------------
@@ -219,7 +228,8 @@ def _walk(arguments: ReviewArguments) -> int:
         is_done = walk_changes(review, changes, opened.who, _ask)
         if not is_done or not review.state.decisions:
             left = len(review.state.undecided)
-            print(f"kept: {len(review.state.decisions)} decisions, {left} to go. Go on: ludus review {arguments.run}")
+            kept = count_things(len(review.state.decisions), "decision")
+            print(f"kept: {kept}, {left} to go. Go on: {shlex.join(['ludus', 'review', arguments.run])}")
             return 0
         done = review.finish(opened.who)
     _print_review(arguments, done)

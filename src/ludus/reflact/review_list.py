@@ -4,7 +4,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ludus.command.terminal import make_console, make_text
+from ludus.command.terminal import count_things, make_console, make_text
+from ludus.models.token_estimate import estimate_text
 from ludus.reflact.line_list import list_rollouts
 from ludus.reflact.review import ReviewDecision, ReviewState
 from ludus.reflact.review_changes import ChangeEvidence, SkillChange
@@ -25,16 +26,18 @@ def print_changes(state: ReviewState, *, left_out: bool) -> None:
     for change in shown:
         print_change(console, change, state.decisions.get(change.id))
     rest = len(listed.changes) - len(shown)
-    words = f"{len(listed.included)} changes in '{listed.version}' ({listed.skill.hash})"
+    words = f"{count_things(len(listed.included), 'change')} in '{listed.version}' ({listed.skill.hash})"
     words += f", {len(state.undecided)} undecided" if listed.included else ""
-    words += f"; {rest} more were proposed and are not in it (--all)" if rest else ""
+    words += f"; {count_things(rest, 'more proposal')} not in it (--all)" if rest else ""
     console.print(make_text(words, "dim"), soft_wrap=True)
 
 
 def print_change(console: "Console", change: SkillChange, decision: ReviewDecision | None, head: str = "") -> None:
     """Print one change."""
     place = f"line {change.line}" if change.included else f"not in the text: {change.why}"
-    title = f"{head}{change.id}  {change.path}, {place}  (about {change.tokens} tokens)"
+    saved = estimate_text(change.before) if change.op == "remove" else 0
+    size = f"saves about {saved} tokens" if saved else f"about {change.tokens} tokens"
+    title = f"{head}{change.id}  {change.path}, {place}  ({size})"
     console.print(make_text(title, "bold"), soft_wrap=True)
     for mark, text, colour in (("-", change.before, "red"), ("+", change.text, "green")):
         if text:
@@ -50,7 +53,10 @@ def print_change(console: "Console", change: SkillChange, decision: ReviewDecisi
 
 def list_facts(found: ChangeEvidence) -> Iterator[str]:
     """What is known about a change, line by line."""
-    if found.epoch:
+    if found.passage:
+        yield f"passage    {found.passage}"
+        yield f"left out   {f'in step {found.step}' if found.step else 'by training'}"
+    elif found.epoch:
         yield f"written    after epoch {found.epoch}"
     elif found.step:
         yield f"written    in step {found.step}"
@@ -58,14 +64,15 @@ def list_facts(found: ChangeEvidence) -> Iterator[str]:
         yield f"situation  {found.situation}"
     if found.learned_from:
         count = found.support or len(found.learned_from)
-        yield f"from       {count} {found.source} rollouts: {_name(found.learned_from)}"
+        yield f"from       {count_things(count, f'{found.source} rollout')}: {_name(found.learned_from)}"
     if found.evidence_for or found.evidence_against or found.suspected:
-        yield f"for        {list_rollouts(found.evidence_for)}"
-        yield f"against    {list_rollouts(found.evidence_against)}"
+        if not found.passage:
+            yield f"for        {list_rollouts(found.evidence_for)}"
+            yield f"against    {list_rollouts(found.evidence_against)}"
         yield f"suspected  {list_rollouts(found.suspected)}"
     if found.rollouts:
         yield f"rollouts   {found.passed} of {found.rollouts} with it passed"
-    if found.difference is not None:
+    if found.difference is not None and not found.passage:
         yield f"worth      {_describe_worth(found)}"
     if found.decision:
         yield f"training   {found.decision.replace('_', ' ')}"

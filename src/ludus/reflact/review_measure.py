@@ -87,11 +87,15 @@ def write_sentence(
     to_initial: MeasuredDifference | None, to_shipped: MeasuredDifference | None, *, is_shipped: bool, uses: int
 ) -> str:
     """The result in words."""
-    parts = [f"{_describe(to_initial)} to the initial skill" if to_initial else "no difference to the initial skill"]
+    parts = [
+        f"{_describe(to_initial)} compared with the initial skill"
+        if to_initial
+        else "no difference to the initial skill"
+    ]
     if is_shipped:
         parts.append("it is the skill that the run shipped")
     elif to_shipped:
-        parts.append(f"{_describe(to_shipped)} to the shipped one")
+        parts.append(f"{_describe(to_shipped)} compared with the shipped one")
     times = f" (test split used {uses} times)" if uses > 1 else ""
     return f"a person chose this skill: {'; '.join(parts)}{times}"
 

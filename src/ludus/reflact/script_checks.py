@@ -12,7 +12,8 @@ What fails is refused, and its record says why. A slot that fails is tried again
 
 import posixpath
 import shlex
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -49,12 +50,18 @@ def list_changed_scripts(before: Skill, after: Skill) -> tuple[str, ...]:
     """The scripts that are new or changed, or whose test is. Tests are checked with their scripts."""
     changed = {file.path for file in after.files if before.get_file(file.path) != file}
     changed |= {file.path for file in before.files if after.get_file(file.path) is None}
-    tests = {name for file in after.files for name in list_test_paths(file.path)}
-    return tuple(
-        file.path
-        for file in after.files
-        if file.is_script and file.path not in tests and changed & {file.path, *list_test_paths(file.path)}
-    )
+    scripts = [file.path for file in after.files if file.is_script]
+    tested = defaultdict[str, list[str]](list)
+    for script in scripts:
+        for test in list_test_paths(script):
+            tested[test].append(script)
+    return tuple(path for path in scripts if not _is_test(path, tested) and changed & {path, *list_test_paths(path)})
+
+
+def _is_test(path: str, tested: Mapping[str, Sequence[str]]) -> bool:
+    """Whether a file is the test of a script, and so is run with it. What only looks like the test of a test, or of a
+    text, is a script like any other."""
+    return any(not _is_test(script, tested) for script in tested.get(path, ()))
 
 
 def list_test_paths(path: str) -> tuple[str, ...]:

@@ -231,13 +231,13 @@ def summarize_audit(verdicts: Sequence[PassageVerdict], tasks: int) -> str:
     """All verdicts in a sentence or two."""
     counts = {name: sum(each.verdict == name for each in verdicts) for name in ("helps", "hurts", "small", "not told")}
     alone = sum(each.interval is not None and each.interval.low * each.interval.high > 0 for each in verdicts)
-    parts = [f"{counts['helps']} help", f"{counts['hurts']} hurt"]
-    parts += [f"{counts['small']} change less than a point"] if counts["small"] else []
-    parts.append(f"of {counts['not told']} it cannot be told")
+    parts = [f"helps {counts['helps']}", f"hurts {counts['hurts']}"]
+    parts += [f"changes less than a point {counts['small']}"] if counts["small"] else []
+    parts.append(f"cannot be told {counts['not told']}")
     by_chance = _LEVEL * len(verdicts)
-    count = "the one passage" if len(verdicts) == 1 else f"{len(verdicts)} passages"
+    count = "1 passage" if len(verdicts) == 1 else f"{len(verdicts)} passages"
     few = f" There are only {tasks} tasks: more of them narrow the intervals." if tasks < FEW_TASKS else ""
     return (
-        f"Of {count} {', '.join(parts)}. Judged one by one, {alone} would look different from 0, and "
+        f"{count}: {', '.join(parts)}. Judged one by one, {alone} would look different from 0, and "
         f"about {by_chance:.1f} would by chance alone; these verdicts hold for all passages together.{few}"
     )

@@ -274,7 +274,7 @@ async def take_step(run: TrainingRun, state: RunState, place: int, batches: Sequ
     view = run.make_view(state, number, place)
     done = await run_stages(run, state, view, batches, clock)
     made, judged = done.made, done.judged
-    after, consolidated = await note_lapses(view, judged.state, number, done.reflections)
+    after, consolidated = await note_lapses(view, judged.state, number, done.reflections, run.guard)
     clock.lap("appendix")
 
     spent = run.journal.sum_costs()

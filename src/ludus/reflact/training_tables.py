@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from ludus.command.terminal import (
     LiveLine,
+    count_things,
     format_count,
     format_money,
     format_number,
@@ -128,11 +129,11 @@ def describe_record(record: Record, gate: Gate, steps: int) -> str:
             return f"end of epoch {record.epoch}" + (": " if parts else "") + ", ".join(parts)
         case _:
             best, final = _format_score(record.state.best, gate), _format_score(record.state.current, gate)
-            return f"finished: {record.claim.sentence if record.claim else f'best {best}, final {final}'}"
+            return "finished" if record.claim else f"finished: best {best}, final {final}"
 
 
 def _describe_step(step: Step, gate: Gate) -> str:
-    parts = [step.action]
+    parts = [_name_action(step)]
     if step.verdict is not None and step.verdict.candidate is not None:
         before = "none" if step.verdict.current is None else format_number(step.verdict.current)
         parts[0] += f" {before} → {format_number(step.verdict.candidate)}"
@@ -148,10 +149,14 @@ def _describe_step(step: Step, gate: Gate) -> str:
         parts.append(f"{len(step.events)} {'reply' if len(step.events) == 1 else 'replies'} unusable")
     parts += [f"warning: {warning}" for warning in step.warnings]
     if isinstance(step.state.ledger, LineLedger):
-        parts.append(
-            f"{len(step.state.ledger.working)} lines in the working text, {len(step.state.ledger.alive)} alive"
-        )
+        lines = count_things(len(step.state.ledger.working), "line")
+        parts.append(f"{lines} in the working text, {len(step.state.ledger.alive)} alive")
     return ", ".join(filter(None, [*parts, describe_scores(step.state.current, step.state.best, gate)]))
+
+
+def _name_action(step: Step) -> str:
+    """What the step did, in words."""
+    return step.action.replace("_", " ")
 
 
 def _count_applied(step: Step) -> int:
@@ -248,7 +253,7 @@ def _make_ledger_row(step: Step, gate: Gate) -> "list[str | Text]":
     ledger = step.state.ledger
     lines = [str(len(ledger.working)), str(len(ledger.alive))] if isinstance(ledger, LineLedger) else ["", ""]
     changes = f"{_count_applied(step)} of {len(step.fates)}" if step.fates else ""
-    words = make_text(step.action, "green" if step.action == "working_text_changed" else "dim")
+    words = make_text(_name_action(step), "green" if step.action == "working_text_changed" else "dim")
     train = _format_optional(step.compute_train_score(gate))
     return [str(step.number), str(step.epoch), words, changes, *lines, train]
 
@@ -262,7 +267,7 @@ def _make_step_row(step: Step, gate: Gate) -> "list[str | Text]":
     candidate = step.verdict.candidate if step.verdict else None
     colour = "green" if step.action.startswith(("accept", "force")) else "red" if step.action == "reject" else "dim"
     cells = [_format_optional(value) for value in (now, most, step.compute_train_score(gate))]
-    words = make_text(step.action, colour)
+    words = make_text(_name_action(step), colour)
     change = _format_difference(step.verdict)
     return [str(step.number), str(step.epoch), words, _format_optional(candidate), change, *cells]
 
@@ -279,7 +284,12 @@ def _print_skills(records: Sequence[Record], console: "Console", gate: Gate) -> 
     table = make_table("skill", "from", _name_selection(last, gate), "test (passed)")
     for name, skill in skills.items():
         shown = name if tests or name != "final" else "current"
-        table.add_row(shown, make_text(skill.origin), _format_score(skill, gate), _format_test(tests.get(name), gate))
+        table.add_row(
+            shown,
+            make_text(skill.origin),
+            _format_score(skill, gate),
+            _format_test(tests.get(name), gate),
+        )
     for name in tests.keys() - skills.keys():
         table.add_row(
             name,

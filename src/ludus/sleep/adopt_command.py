@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 
 from ludus.arguments import Arguments, make_argument
-from ludus.command import JSON, QUIET, Command
+from ludus.command import JSON, Command
 from ludus.command.terminal import make_printable
 from ludus.encoding import to_json
 from ludus.errors import ConfigError
@@ -86,7 +86,7 @@ COMMAND = Command(
         make_argument("--dry-run", action="store_true", help="show what would change, and what stands against it"),
         make_argument("--revert", action="store_true", help="put back the skill as it was before"),
         make_argument("--reviewed", action="store_true", help="the skill as you have reviewed it (ludus review NIGHT)"),
-        QUIET,
+        make_argument("--quiet", action="store_true", help="print nothing"),
         JSON,
     ),
     AdoptArguments,

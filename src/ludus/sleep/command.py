@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from ludus import __version__
 from ludus.arguments import RunArguments, make_argument
-from ludus.command import CONFIG, ENGINE, JSON, PRINT_CONFIG, QUIET, ROLLOUTS, Command
+from ludus.command import CONFIG, ENGINE, JSON, PRINT_CONFIG, ROLLOUTS, Command
 from ludus.command.run_command import open_work
 from ludus.command.session_paths import name_session_paths
 from ludus.command.settings import read_own_settings, refuse_batch_settings
@@ -66,7 +66,7 @@ from ludus.sleep.night import (
 from ludus.sleep.night_table import list_staged, print_night, print_nights
 from ludus.sleep.night_tasks import NightTasks, make_night_tasks, read_earlier
 from ludus.sleep.past_env import SEALED, SELECTION, TRAIN, PastWork
-from ludus.sleep.staging import has_changed, list_deltas, read_live, stage
+from ludus.sleep.staging import has_changed, list_deltas, read_live, read_versions, stage
 from ludus.store import RunDir, make_safe_name
 from ludus.transcripts.intake import IntakeOptions, IntakeReport, read_sessions
 
@@ -210,6 +210,7 @@ class _Sleeper:
             read={} if self.arguments.again else self.state.read.get(self.live.path, {}),
             since=_parse_since(self.arguments.since),
             most=self.config.sleep.sessions,
+            earlier=read_versions(self.folder, self.live.path),
         )
         for hash, count in found.versions.items():
             if hash != self.live.skill.hash:
@@ -569,7 +570,7 @@ COMMAND = Command(
         ),
         CONFIG,
         PRINT_CONFIG,
-        QUIET,
+        make_argument("--quiet", action="store_true", help="print only the folder of the night"),
         JSON,
         ENGINE,
     ),

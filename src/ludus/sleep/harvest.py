@@ -1,7 +1,8 @@
 """Harvest: which sessions a night works with, and why others are left out.
 
 Only sessions in which the skill was in use count: its text was read, called or given to the agent. They are matched by
-the skill's text in a system message, by its hash if it is recorded, else by its name. The paths in a transcript are
+the skill's text in a system message, also one that earlier nights have known, by its hash if it is recorded, else by
+its name. The paths in a transcript are
 words of others: nothing is opened there. A session that an earlier night has read is left out unless it went on since
 then.
 """
@@ -44,11 +45,11 @@ class Harvest:
         return found
 
 
-def find_use(session: PastSession, name: str, skill: Skill) -> tuple[str, str]:
+def find_use(session: PastSession, name: str, skill: Skill, earlier: Sequence[Skill] = ()) -> tuple[str, str]:
     """The version of the skill that the session used (empty if it is not recorded), and why it does not count."""
     hash = skill.hash
-    if _holds(session, skill):
-        return hash, ""
+    if held := next((each for each in (skill, *earlier) if _holds(session, each)), None):
+        return held.hash, ""
     mine = [skill for skill in session.skills if skill.name == name or (skill.hash and skill.hash == hash)]
     if used := [skill for skill in mine if skill.used]:
         return next((skill.hash for skill in used if skill.hash), ""), ""
@@ -73,11 +74,13 @@ def harvest(
     read: Mapping[str, str],
     since: float | None = None,
     most: int = 200,
+    earlier: Sequence[Skill] = (),
 ) -> Harvest:
-    """Choose and mask the sessions of a night. `read`: what earlier nights have read, id → digest."""
+    """Choose and mask the sessions of a night. `read`: what earlier nights have read, id → digest. `earlier`: versions
+    of the skill that were there before, which older sessions have in their system texts."""
     found = Harvest()
     for session in sessions:
-        used, reason = find_use(session, name, skill)
+        used, reason = find_use(session, name, skill, earlier)
         latest = session.ended or session.begun
         if not reason and since is not None and latest is not None and latest < since:
             reason = TOO_EARLY

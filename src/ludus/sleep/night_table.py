@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from ludus.command.terminal import make_console, make_printable, make_table
+from ludus.command.terminal import make_console, make_printable, make_table, make_text
 from ludus.errors import LudusError
 from ludus.sleep.adoption import find_obstacle, read_adoption
 from ludus.sleep.night import DIFF, RECEIPT, RUN, Night, Receipt, list_nights, read_struct
@@ -68,7 +68,7 @@ def print_nights(rows: Sequence[StagedRow], folder: Path) -> None:
         return
     table = make_table("night", "skill", "status", "claim")
     for row in rows:
-        table.add_row(row.night, make_printable(row.skill), row.status, make_printable(row.claim))
+        table.add_row(*map(make_text, (row.night, row.skill, row.status, row.claim)))
     make_console().print(table)
     for row in rows:
         if row.status == "outdated":
@@ -105,7 +105,7 @@ def print_night(night: Path | None, receipt: Receipt | None, message: str, left_
 
 def print_preview(folder: Path, receipt: Receipt, obstacles: Sequence[str], foreign: str) -> None:
     """What adopting would do. `foreign`: what others have changed since, as a diff."""
-    print(f"{receipt.skill} of night {receipt.night}, for {receipt.live}")
+    print(make_printable(f"{receipt.skill} of night {receipt.night}, for {receipt.live}"))
     print(f"claim: {make_printable(receipt.claim)}")
     print(f"base {receipt.base}, proposal {receipt.proposal}")
     print("\n==== from the base to the proposal ====")

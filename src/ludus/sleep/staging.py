@@ -8,6 +8,7 @@ which something would be masked is not staged.
 import difflib
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
@@ -23,8 +24,10 @@ from ludus.sleep.night import (
     BASE,
     DIFF,
     PROPOSED,
+    RECEIPT,
     Receipt,
     TaskDelta,
+    list_nights,
     make_private,
     write_private,
     write_receipt,
@@ -172,6 +175,19 @@ def read_base_diff(folder: Path, receipt: Receipt) -> str:
         if base.get(path) != now.get(path):
             pieces += _diff_file(path or live.name, base.get(path), now.get(path))
     return "".join(pieces)[:PATCH_CHARS]
+
+
+def read_versions(nights: Path, live: str) -> list[Skill]:
+    """The versions of a live skill that the nights of a folder have known: what they trained, and what they proposed.
+    One that cannot be read any more is left out."""
+    found: dict[str, Skill] = {}
+    for path, night in list_nights(nights):
+        places = sorted(path.glob(f"*/{RECEIPT}")) if night.live == live else []
+        for folder in (place.parent / part / Path(live).name for place in places for part in (BASE, PROPOSED)):
+            with suppress(ConfigError):
+                skill = read_skill(folder)
+                found.setdefault(skill.hash, skill)
+    return list(found.values())
 
 
 def has_changed(live: LiveSkill) -> list[str]:

@@ -41,6 +41,12 @@ class TriggerOutcome(Struct, frozen=True, kw_only=True):
     """The catalogue that is proposed; None if it was not trained, or nothing is better than what was given."""
     claim: TriggerClaim | None = None
 
+    @property
+    def silence(self) -> str:
+        """Why nothing could be learned: no reply of the optimizer was usable. Empty if one was."""
+        problems = [each.problem for each in self.rounds]
+        return problems[0] if problems and all(problems) else ""
+
 
 def make_claim(
     controls: ControlReport, trained: Sequence[QueryResult], initial: Sequence[QueryResult], names: Sequence[str]

@@ -217,7 +217,7 @@ class TriggerWork(RunWork):
     def conclude(self, run: Run) -> RunResult:
         outcome = self.outcome
         facts = {"triggers": json.loads(to_json(outcome))}
-        failed = outcome is not None and not outcome.controls.works
+        failed = outcome is not None and (not outcome.controls.works or bool(outcome.silence))
         return RunResult(facts, lambda out: print_triggers(outcome, out), failed=failed)
 
 

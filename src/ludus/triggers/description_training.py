@@ -16,14 +16,19 @@ from msgspec import Struct
 
 from ludus.catalogue import DESCRIPTION_CHARS, Catalogue
 from ludus.envs.triggers import TriggerQuery
+from ludus.reflact.guards import Guard, GuardSettings
 from ludus.reflact.optimizer import Optimizer
 from ludus.reflact.records import UnusableReply
+from ludus.skill import Skill
 from ludus.stats import PairedStats
 from ludus.trigger_settings import TriggerSettings
 from ludus.triggers.catalogue_runs import CatalogueRuns
 from ludus.triggers.trigger_stats import QueryResult, collect_results, compare_results
+from ludus.types import Task
 
 PROMPT = "describe"
+COPIED_WORDS = 8
+"""So many words of a request in a row are a copy of it."""
 SHOWN = 12
 """Queries of each sort that the optimizer is shown."""
 RACE_ROLLOUTS = 64
@@ -179,12 +184,13 @@ async def ask_for_candidates(
 ) -> tuple[str, ...] | UnusableReply:
     """New descriptions of a skill, each once, without the current one. `tried`: those that were no better."""
     missed, taken, right = sort_queries(results, skill)
+    guard, old = make_guard(results), catalogue.get(skill).description
     reply = await optimizer.ask(
         PROMPT,
         {
             "catalogue": "\n".join(f"- {card.name}: {card.description}" for card in catalogue.cards),
             "skill": skill,
-            "description": catalogue.get(skill).description,
+            "description": old,
             "missed": _list_lines(missed, skill),
             "taken": _list_lines(taken, skill),
             "right": _list_lines(right, skill),
@@ -196,18 +202,22 @@ async def ask_for_candidates(
         stage=PROMPT,
         place=f"round {number}",
         otherwise="the description stays as it is",
-        check=check_reply,
+        check=lambda reply: check_reply(reply, guard, old),
     )
     if isinstance(reply, UnusableReply):
         return reply
-    old = catalogue.get(skill).description
-    return tuple(dict.fromkeys(text.strip() for text in reply.descriptions if text.strip() != old))[
-        : settings.candidates
-    ]
+    texts = map(join_lines, reply.descriptions)
+    return tuple(dict.fromkeys(text for text in texts if text != join_lines(old)))[: settings.candidates]
 
 
-def check_reply(reply: DescriptionReply) -> str:
-    """What is wrong with a reply; empty if nothing is."""
+def make_guard(results: Iterable[QueryResult]) -> Guard:
+    """What no description may hold: secrets, hidden characters, and long pieces of requests, which may be of users."""
+    tasks = [Task(id=each.query.id, prompt=each.query.text) for each in results]
+    return Guard(GuardSettings(words=COPIED_WORDS), tasks, ())
+
+
+def check_reply(reply: DescriptionReply, guard: Guard, old: str = "") -> str:
+    """What is wrong with a reply; empty if nothing is. `old`: the description, whose text is allowed."""
     if not reply.descriptions:
         return "`descriptions` is empty"
     for text in reply.descriptions:
@@ -215,7 +225,14 @@ def check_reply(reply: DescriptionReply) -> str:
             return "a description is empty"
         if len(text.strip()) > DESCRIPTION_CHARS:
             return f"a description has {len(text.strip())} characters; at most {DESCRIPTION_CHARS} are allowed"
+        if fault := guard.find_fault(Skill(old), text):
+            return f"a description cannot be used: {fault.describe()}"
     return ""
+
+
+def join_lines(text: str) -> str:
+    """A description as one line: where agents list skills line by line, another line could pass for another skill."""
+    return " ".join(text.split())
 
 
 def sort_queries(

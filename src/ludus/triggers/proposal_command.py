@@ -87,7 +87,8 @@ async def _propose(
             )
             found.append(done)
             rows.add(done.rows)
-            print_notice(f"{name}: {done.problem or f'{len(done.rows)} queries'}")
+            if not done.problem:  # problems are said at the end
+                print_notice(f"{name}: {len(done.rows)} queries")
     finally:
         await agent.close()
         if model is not None:
@@ -161,6 +162,9 @@ def _print_proposals(done: Sequence[SkillProposal], past: PastQueries, out: Path
     for each in done:
         if each.problem:
             console.print(make_text(f"{each.skill}: no queries: {each.problem}", "red"), soft_wrap=True)
+    if not past.rows and not any(each.rows for each in done):
+        console.print(make_text(f"{out}   no row was added", "dim"), soft_wrap=True)
+        return
     console.print(
         make_text(
             f"{out}   every new row has a `source`. Read them, correct `skill`, and remove the source of those "

@@ -73,6 +73,8 @@ class TriggerReport(Struct, frozen=True, kw_only=True):
     """For queries that a skill is right for (or none is): how often each was loaded."""
     flaky: tuple[str, ...]
     """The ids of queries whose runs differ."""
+    flaky_texts: tuple[str, ...] = ()
+    """What these ask."""
     unchecked: int = 0
     """Queries whose right skill no person has checked."""
 
@@ -116,17 +118,40 @@ def make_report(results: Sequence[QueryResult], names: Sequence[str], failed: in
         skills=tuple(measure_skill(name, results) for name in names),
         confusion=count_confusion(results),
         flaky=tuple(result.query.id for result in results if result.is_flaky),
+        flaky_texts=tuple(result.query.text for result in results if result.is_flaky),
         unchecked=sum(not result.query.is_checked for result in results),
     )
 
 
 def measure_skill(name: str, results: Sequence[QueryResult]) -> SkillTriggers:
     """Precision and recall of one skill."""
+    if name == NONE:
+        return _measure_silence(results)
     recalls = [result.loads.get(name, 0) / result.runs for result in results if result.query.right == name]
     known = [(result.loads[name], _count_right_loads(name, result)) for result in results if _is_known(name, result)]
     loads = sum(all for all, _ in known)
     return SkillTriggers(
         skill=name,
+        queries=len(recalls),
+        recall=_average(recalls),
+        recall_interval=compute_interval(recalls),
+        loads=loads,
+        precision=sum(right for _, right in known) / loads if loads else None,
+        precision_interval=bootstrap_ratio(known),
+    )
+
+
+def _measure_silence(results: Sequence[QueryResult]) -> SkillTriggers:
+    """The same for no skill: how often none was loaded where none is right, and how often that was right."""
+    recalls = [result.silent / result.runs for result in results if result.query.right == NONE]
+    known = [
+        (result.silent, result.silent if result.query.right == NONE else 0)
+        for result in results
+        if result.silent and result.query.right is not None
+    ]
+    loads = sum(all for all, _ in known)
+    return SkillTriggers(
+        skill=NONE,
         queries=len(recalls),
         recall=_average(recalls),
         recall_interval=compute_interval(recalls),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from ludus.command.terminal import make_console, make_table, make_text
+from ludus.command.terminal import make_console, make_table, make_text, shorten_middle
 from ludus.errors import StoreError
 from ludus.stats import Interval
 from ludus.triggers.claims import TriggerClaim, TriggerOutcome
@@ -13,6 +13,8 @@ from ludus.triggers.controls import ControlReport
 from ludus.triggers.trigger_stats import TriggerReport
 
 REPORT = "triggers.json"
+_FLAKY = 8
+"""How many flaky queries are shown."""
 
 
 def print_triggers(outcome: TriggerOutcome | None, out: Path) -> None:
@@ -24,12 +26,18 @@ def print_triggers(outcome: TriggerOutcome | None, out: Path) -> None:
     _print_skills(outcome.report)
     _print_confusion(outcome.report)
     if outcome.claim is not None:
+        if outcome.silence:
+            words = (
+                f"\nNo reply of the optimizer was usable, so nothing was learned. The first problem: {outcome.silence}"
+            )
+            console.print(make_text(words, "bold red"), soft_wrap=True)
         _print_claim(outcome.claim)
         if outcome.trained is not None:
             console.print(
                 make_text(f"skills with their trained descriptions: {out / 'trained'}", "dim"), soft_wrap=True
             )
-    console.print(make_text(f"\n{out}   ludus show {shlex.quote(str(out))} QUERY prints a transcript", "dim"))
+    look = f"ludus show {shlex.quote(str(out))} 'words of a query'"
+    console.print(make_text(f"\n{out}\n  {look}   prints a transcript", "dim"), soft_wrap=True)
 
 
 def show_triggers(path: Path, state: str = "", *, as_json: bool) -> None:
@@ -48,13 +56,15 @@ def show_triggers(path: Path, state: str = "", *, as_json: bool) -> None:
 def _print_controls(controls: ControlReport) -> None:
     console = make_console()
     same = controls.same
-    parts = [
-        f"must win {_share(controls.winner)}",
-        f"must lose {_share(controls.loser)}",
-        f"A/A {_points(same.difference)} {_band(same.interval)}" if same else "A/A: one run per query only",
-    ]
     words = "the controls pass" if controls.works else "THE CONTROLS FAIL: the numbers below say nothing of the skills"
-    console.print(make_text(f"{words} ({', '.join(parts)})", "" if controls.works else "bold red"), soft_wrap=True)
+    console.print(make_text(words, "" if controls.works else "bold red"), soft_wrap=True)
+    twice = f"{_points(same.difference)} {_band(same.interval)}" if same else "not known: one run per query only"
+    for name, found in (
+        ("a made-up skill that fits its requests", f"loaded in {_share(controls.winner)} of the runs"),
+        ("one that is about something else", f"loaded in {_share(controls.loser)}"),
+        ("your skills, measured twice", f"differ by {twice}"),
+    ):
+        console.print(make_text(f"  {name:<40}{found}", "dim"))
     for problem in controls.problems:
         console.print(make_text(f"  {problem}", "red"), soft_wrap=True)
 
@@ -83,8 +93,12 @@ def _print_skills(report: TriggerReport) -> None:
         )
     console.print(table)
     if report.flaky:
-        shown = ", ".join(report.flaky[:8]) + (", …" if len(report.flaky) > 8 else "")
-        console.print(make_text(f"{len(report.flaky)} queries are flaky: {shown}", "dim"), soft_wrap=True)
+        count = "1 query is" if len(report.flaky) == 1 else f"{len(report.flaky)} queries are"
+        console.print(make_text(f"{count} flaky: in some runs right, in others not", "dim"))
+        for text in report.flaky_texts[:_FLAKY]:
+            console.print(make_text(f"  {shorten_middle(' '.join(text.split()), console.width - 3)}", "dim"))
+        if len(report.flaky_texts) > _FLAKY:
+            console.print(make_text("  …", "dim"))
 
 
 def _print_confusion(report: TriggerReport) -> None:

@@ -26,8 +26,8 @@ LONGEST_LINE = 4_000
 
 _LINK = re.compile(r"(https?://|mailto:)", re.IGNORECASE)
 _HIDDEN = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb"
-    "\U000e0000-\U000e007f\ud800-\udfff]"
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\u00ad\u180e\ufeff\ufff9-\ufffb"
+    "\U000e0000-\U000e01ef\ud800-\udfff]"
 )
 """Control characters, marks of direction, characters without a width, tags, and halves of characters."""
 

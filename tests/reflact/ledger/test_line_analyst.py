@@ -8,6 +8,7 @@ from tests.ledger_kit import make_ledger, make_line, make_situation, read
 from tests.reflact_kit import ScriptedView, make_result
 
 from ludus.reflact.ledger.line_analyst import (
+    CONTENT_CHARS,
     LineItem,
     LineReply,
     RolloutCauses,
@@ -84,6 +85,7 @@ async def test_an_unusable_reply_names_nothing(world: SimpleNamespace):
         (LineReply(items=(LineItem("s", "x", (0,)),)), "not shown: [0]"),
         (LineReply(items=(LineItem(" ", "x", (1,)),)), "item 1 has no situation"),
         (LineReply(items=(LineItem("s", " ", (1,)),)), "item 1 has no content"),
+        (LineReply(items=(LineItem("s", "x" * (CONTENT_CHARS + 1), (1,)),)), "item 1 has 50,001 characters"),
         (LineReply(items=(LineItem("s", "", (1,), op="delete", target="x"),)), ""),
     ],
 )

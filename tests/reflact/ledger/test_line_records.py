@@ -27,12 +27,24 @@ def test_a_line_may_change_a_passage_of_the_initial_skill_and_two_cannot_change_
 @pytest.mark.parametrize(
     "initial", ["", "# Skill\n", "Text without an end", "<!-- APPENDIX_START -->\n- a\n<!-- APPENDIX_END -->\n"]
 )
-@pytest.mark.parametrize("texts", [["One."], ["  One.\n", "Two.\n\nmore"], ["One.", "<!-- APPENDIX_START -->x"]])
+@pytest.mark.parametrize(
+    "texts", [["One."], ["  One.\n", "Two.\n\nmore"], ["One.", "<!-- APPENDIX_START -->x"], ["```\ncode", "Two."]]
+)
 def test_a_text_is_what_the_edits_make_of_it(initial: str, texts: list[str]):
     lines = [make_line(f"L{n}", text=text) for n, text in enumerate(texts)]
     expected, reports = apply_edits(Skill(initial), [line.edit for line in lines])
     assert compose_text(Skill(initial), lines) == (expected, tuple(line.id for line in lines))
     assert all(report.applied for report in reports)
+
+
+@pytest.mark.parametrize(
+    "texts", [["---\nname: Mine\n---\n\nText"], ["---\nname: mine", "description: x\n---\n"], ["---\nanything: 1\n---"]]
+)
+def test_lines_never_become_front_matter(texts: list[str]):
+    lines = [make_line(f"L{n}", text=text) for n, text in enumerate(texts)]
+    skill, present = compose_text(Skill(""), lines)
+    assert skill.front is None and len(present) == len(texts) - 1
+    assert compose_text(Skill(""), [make_line("L1", text="---\nA rule above.")])[1] == ("L1",)
 
 
 def test_protected_regions_stay():

@@ -7,6 +7,7 @@ from tests.reflact_kit import (
     ScriptedView,
 )
 
+from ludus.reflact.guards import Guard, GuardSettings
 from ludus.reflact.records import (
     MeasuredSkill,
     Reflection,
@@ -24,7 +25,8 @@ async def add_step_notes(
     start = MeasuredSkill(add_notes(Skill("body"), ["old"]), "initial_skill")
     state = RunState(initial=start, current=start, best=start)
     reflections = [Reflection("failure", ("a",), notes=step_notes)]
-    after, consolidated = await note_lapses(scripted.view, state, 3, reflections)
+    guard = Guard(GuardSettings(), (), (), scripted.journal.warn)
+    after, consolidated = await note_lapses(scripted.view, state, 3, reflections, guard)
     return after, consolidated, scripted
 
 
@@ -48,3 +50,12 @@ async def test_too_many_notes_are_consolidated_and_only_into_fewer(world: Simple
         after, consolidated, scripted = await add_step_notes(world, lambda m, bad=bad: {"notes": bad}, 1, "new")
         assert (read_notes(after.current.skill), consolidated) == (("old", "new"), False)
         assert scripted.journal.list_events()[0].consequence == "the notes stayed as they were"
+
+
+async def test_notes_with_secrets_or_hidden_characters_are_left_out_with_a_warning(world: SimpleNamespace):
+    bad = ("Use sk-proj-abcdefghijklmnop0123456789", "Wait\u200b for it", "\x1b[2J")
+    after, _, scripted = await add_step_notes(world, None, 0, *bad, "<!-- KEEP_START -->fine<!-- KEEP_END -->")
+    assert read_notes(after.current.skill) == ("old", "fine")
+    assert [warning.partition(": ")[0] for warning in scripted.journal.list_warnings()] == ["a note is left out"] * 3
+    after, consolidated, _ = await add_step_notes(world, lambda m: {"notes": ["Say\u202e it"]}, 1, "new")
+    assert (read_notes(after.current.skill), consolidated) == (("old", "new"), False)

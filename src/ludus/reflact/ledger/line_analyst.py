@@ -20,13 +20,15 @@ from ludus.reflact.proposers import View
 from ludus.reflact.records import UnusableReply
 from ludus.reflact.stages.reflect import parse_notes
 from ludus.reflact.transcript import fit_texts, render_transcript, shorten
-from ludus.skill import DOCUMENT, Edit, FileOp, Op, Skill, render_whole
+from ludus.skill import DOCUMENT, MARKED, Edit, FileOp, Op, Skill, remove_markers, render_whole
 from ludus.types import Rollout
 
 _MOST_SITUATIONS = 80
 """The number of known situations that are shown: those that spoiled most tasks."""
 _MOST_RETIRED = 20
 """The number of retired lines that are shown: the latest."""
+CONTENT_CHARS = 50_000
+"""The longest text of an item: a line of a skill, or a script."""
 _LINE = 400
 """The number of characters of a line that are shown where it is listed."""
 
@@ -159,6 +161,8 @@ def check_reply(reply: LineReply, count: int) -> str:
             return f"item {number} has no situation"
         if item.op not in ("delete", "remove") and not item.content.strip():
             return f"item {number} has no content"
+        if len(item.content) > CONTENT_CHARS:
+            return f"item {number} has {len(item.content):,} characters; at most {CONTENT_CHARS:,} are allowed"
     return ""
 
 
@@ -208,7 +212,8 @@ def make_proposal(
 ) -> LineProposal:
     """A proposal with its true origin: the tasks of the rollouts that it names, or else of those that its situation
     spoiled."""
-    content = item.content if item.path else item.content.strip()  # code may begin with spaces
+    content = remove_markers(item.content, MARKED)
+    content = content if item.path else content.strip()  # code may begin with spaces
     edit = Edit(item.op, content, item.target if item.op != "append" else "", path=item.path)
     numbers = item.rollouts or [entry.rollout for entry in causes if item.situation in entry.situations]
     credited = credit_item(edit, "failure", [tasks[number - 1] for number in numbers])

@@ -333,7 +333,8 @@ def compose_text(initial: Skill, lines: Sequence[Line], passages: Sequence[Line]
     if _REGION not in initial.text and all(_is_plain(line.edit) for line in lines):  # the usual case, much faster
         blocks = [initial.text.rstrip(), *(line.edit.content.strip() for line in lines)]
         text = "\n\n".join(block for block in blocks if block)
-        return initial.change_text(f"{text}\n"), (*kept, *(line.id for line in lines))
+        if initial.text.strip() or not text.startswith("---"):  # no line becomes front matter
+            return initial.change_text(f"{text}\n"), (*kept, *(line.id for line in lines))
     skill, reports = apply_edits(initial, [line.edit for line in lines])
     made = [line for line, report in zip(lines, reports, strict=True) if report.applied]
     return add_pointers(skill, made), (*kept, *(line.id for line in made))
@@ -371,11 +372,14 @@ def make_passage_lines(initial: Skill) -> tuple[Line, ...]:
 
 
 _REGION = "<!--"
+_MARKS = (_REGION, "```", "~~~")
 
 
 def _is_plain(edit: Edit) -> bool:
-    """Whether an edit adds text at the end of the document that contains no marker."""
-    return edit.op == "append" and not edit.path and _REGION not in edit.content and bool(edit.content.strip())
+    """Whether an edit adds text at the end of the document as it is: without a marker or a block of code."""
+    content = edit.content
+    is_marked = any(mark in content for mark in _MARKS)
+    return edit.op == "append" and not edit.path and not is_marked and bool(content.strip())
 
 
 def compute_sigmoid(value: float) -> float:

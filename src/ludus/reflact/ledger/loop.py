@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from ludus.encoding import to_json
 from ludus.reflact.gate import ScoreTally
-from ludus.reflact.guards import Fault, Guard
+from ludus.reflact.guards import Guard
 from ludus.reflact.items import Item
 from ludus.reflact.journal import Clock, open_task_group
 from ludus.reflact.ledger.admission import admit_proposals, place_edit
@@ -61,7 +61,7 @@ from ludus.reflact.splits import derive_step_seed, order_tasks
 from ludus.reflact.stages.appendix import extend_notes
 from ludus.reflact.train_settings import TrainSettings
 from ludus.reflact.training_run import TrainingRun
-from ludus.skill import Edit, Skill, add_notes, read_notes
+from ludus.skill import Edit, Skill, add_notes, apply_edits, read_notes
 from ludus.store import Store
 from ludus.types import Rollout, Task
 
@@ -147,7 +147,7 @@ async def take_ledger_step(run: TrainingRun, state: RunState) -> Step:
     learned = learn_lines(run, replace(ledger, taken=taken), base, number, readings, reflections)
     if run.proposer.names_causes and (problem := find_silence(learned.ledger, number)):
         run.journal.warn(problem)
-    base, consolidated = await _add_step_notes(view, base, reflections)
+    base, consolidated = await _add_step_notes(view, base, reflections, run.guard)
     after = replace(learned.ledger, notes=read_notes(base) if run.settings.appendix.enabled else ())
     working, _ = after.compose(base, after.get_lines(after.working))
     clock.lap("assess")
@@ -375,10 +375,13 @@ def _make_readings(
     return readings
 
 
-async def _add_step_notes(view: View, base: Skill, reflections: Sequence[LineReflection]) -> tuple[Skill, bool]:
+async def _add_step_notes(
+    view: View, base: Skill, reflections: Sequence[LineReflection], guard: Guard
+) -> tuple[Skill, bool]:
     if not view.settings.appendix.enabled:
         return base, False
-    return await extend_notes(view, base, [note for reflection in reflections for note in reflection.notes])
+    added = [note for reflection in reflections for note in reflection.notes]
+    return await extend_notes(view, base, added, guard)
 
 
 # ---- 4 credit, 5 admit, 6 assess ------------------------------------------------------------------------------------
@@ -425,16 +428,20 @@ def check_proposals(
     """The proposals that the guard allows, and what becomes of the others."""
     faults = [_find_fault(guard, base, proposal) for proposal in proposals]
     pairs = list(zip(proposals, faults, strict=True))
-    refused = tuple(Fate(guard.hide_secret(each.edit), fault.status) for each, fault in pairs if fault)
-    return [each for each, fault in pairs if fault is None], refused
+    refused = tuple(Fate(guard.hide_secret(each.edit), status) for each, status in pairs if status)
+    return [each for each, status in pairs if not status], refused
 
 
-def _find_fault(guard: Guard, base: Skill, proposal: LineProposal) -> Fault | None:
-    """What is wrong with a proposal's edit, or with the line of the document that it brings."""
+def _find_fault(guard: Guard, base: Skill, proposal: LineProposal) -> str:
+    """What is wrong with a proposal's edit, or with the line of the document that it brings, as a fate; empty if
+    nothing is. Front matter, or half of a protected region, is no line."""
     fault = guard.check_edit(base, proposal.edit)
     if fault is None and proposal.pointer:
         fault = guard.check_edit(base, Edit("append", proposal.pointer))
-    return fault
+    if fault is not None:
+        return fault.status
+    status = apply_edits(base, [proposal.edit])[1][0].status if proposal.edit.op == "append" else ""
+    return status if status == "skipped_protected_region" else ""
 
 
 # ---- the record -----------------------------------------------------------------------------------------------------

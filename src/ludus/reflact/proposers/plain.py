@@ -24,7 +24,7 @@ from ludus.reflact.prompt_templates import PLAIN_PROMPT
 from ludus.reflact.proposers import Proposer, View
 from ludus.reflact.records import Pattern, Reflection, UnusableReply
 from ludus.reflact.transcript import shorten
-from ludus.skill import Edit, remove_markers
+from ludus.skill import MARKED, Edit, remove_markers
 from ludus.types import Rollout
 
 SHOWN = 4
@@ -83,7 +83,7 @@ async def _ask_for_rule(view: View, sort: Sequence[Rollout], place: str) -> Refl
     )
     if isinstance(reply, UnusableReply):
         return _make_reflection(sort)
-    edit = Edit("append", remove_markers(reply.rule).strip())
+    edit = Edit("append", remove_markers(reply.rule, MARKED).strip())
     return _make_reflection(sort, credit_item(edit, "failure", [rollout.task.id for rollout in shown]))
 
 

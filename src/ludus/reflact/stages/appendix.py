@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ludus.reflact.guards import Guard
 from ludus.reflact.proposers import View
 from ludus.reflact.records import MeasuredSkill, Reflection, RunState, UnusableReply
 from ludus.skill import Skill, add_notes, drop_duplicates, read_notes, set_notes
@@ -20,25 +21,25 @@ class NotesReply(Struct, frozen=True):
 
 
 async def note_lapses(
-    view: View, state: RunState, step: int, reflections: Sequence[Reflection]
+    view: View, state: RunState, step: int, reflections: Sequence[Reflection], guard: Guard
 ) -> tuple[RunState, bool]:
     """Add the notes of a step to the current skill. Returns the new state and whether the notes were consolidated."""
     if not view.settings.appendix.enabled:
         return state, False
     added = [note for reflection in reflections for note in reflection.notes]
-    skill, shorter = await extend_notes(view, state.current.skill, added)
+    skill, shorter = await extend_notes(view, state.current.skill, added, guard)
     if skill == state.current.skill:
         return state, shorter
     return replace(state, current=MeasuredSkill(skill, f"appendix_step_{step:04d}", step)), shorter
 
 
-async def extend_notes(view: View, skill: Skill, added: Sequence[str]) -> tuple[Skill, bool]:
-    """The skill with more notes, and whether they were consolidated."""
-    skill = add_notes(skill, added)
+async def extend_notes(view: View, skill: Skill, added: Sequence[str], guard: Guard) -> tuple[Skill, bool]:
+    """The skill with those of the notes that the guard allows, and whether all notes were consolidated."""
+    skill = add_notes(skill, guard.keep_allowed(skill, added))
     threshold = view.settings.appendix.consolidate_above
     if not threshold or len(read_notes(skill)) <= threshold:
         return skill, False
-    shorter = await _consolidate_notes(view, read_notes(skill))
+    shorter = guard.keep_allowed(skill, await _consolidate_notes(view, read_notes(skill)))
     return (set_notes(skill, shorter) if shorter else skill), bool(shorter)
 
 

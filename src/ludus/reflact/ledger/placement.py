@@ -6,7 +6,8 @@ moved. What is known about a line stays: its words are the same.
 
 Few tasks call for one situation, and some by an error of an analyst. So two cases are weighed: that one kind of task
 alone has the situation, or that all kinds have it. How often it is the one or the other is learned from the situations
-of all lines that work (`Needs`). Where all tasks need the same, a line whose file one kind reads goes up at once.
+of all lines that work (`Needs`). Where all tasks need the same, a line whose file one kind reads goes up at once. What
+all kinds have, some have more often, so three calls of one kind alone are weak evidence that no other kind has it.
 
 The value of a place is what the line is worth on the tasks that call for it, as far as they read the place, less what
 text costs all tasks that read it. A line goes up, into the document, if that is worth more and its file's readers are

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from tests.ledger_kit import make_line, make_situation
 
 from ludus.reflact.ledger.line_records import Assessment, FileReads, Gaussian, LineLedger, compose_text
-from ludus.reflact.ledger.placement import Needs, learn_needs, move_lines
+from ludus.reflact.ledger.placement import KindNeeds, learn_needs, move_lines
 from ludus.reflact.ledger.settings import LedgerTuning
 from ludus.reflact.train_settings import PackageSettings
 from ludus.skill import Skill, SkillFile
@@ -78,7 +78,7 @@ def test_a_line_that_nothing_is_known_about_goes_up_too_and_down_only_if_it_work
 
 
 def test_kinds_that_call_unevenly_may_still_all_need_the_same():
-    needs = Needs(dict.fromkeys("abcd", 0.25), 0.2)
+    needs = KindNeeds(dict.fromkeys("abcd", 0.25), 0.2)
     assert needs.weigh({"a": 2, "b": 2})[None] > 0.9
     assert needs.weigh({"a": 4, "b": 1})[None] > 0.5, "one kind has it more often, and another one has it too"
     assert needs.weigh({"a": 4})[None] < 0.5
@@ -87,7 +87,7 @@ def test_kinds_that_call_unevenly_may_still_all_need_the_same():
 
 @given(st.dictionaries(st.sampled_from("abcdefgh"), st.integers(0, 2000), min_size=1), st.floats(0.001, 0.999))
 def test_probabilities_stay_probabilities_for_any_number_of_tasks(kinds: dict[str, int], single: float):
-    chances = Needs(dict.fromkeys("abcdefgh", 1 / 8), single).weigh(kinds)
+    chances = KindNeeds(dict.fromkeys("abcdefgh", 1 / 8), single).weigh(kinds)
     assert abs(sum(chances.values()) - 1.0) < 1e-9 and all(0.0 <= chance <= 1.0 for chance in chances.values())
 
 

@@ -6,8 +6,7 @@ moved. What is known about a line stays: its words are the same.
 
 Few tasks call for one situation, and some by an error of an analyst. So two cases are weighed: that one kind of task
 alone has the situation, or that all kinds have it. How often it is the one or the other is learned from the situations
-of all lines that work (`Needs`). Where all tasks need the same, a line whose file one kind reads goes up at once. What
-all kinds have, some have more often, so three calls of one kind alone are weak evidence that no other kind has it.
+of all lines that work (`KindNeeds`). Where all tasks need the same, a line whose file one kind reads goes up at once.
 
 The value of a place is what the line is worth on the tasks that call for it, as far as they read the place, less what
 text costs all tasks that read it. A line goes up, into the document, if that is worth more and its file's readers are
@@ -78,7 +77,7 @@ def has_free_place(edit: Edit) -> bool:
     return edit.op == "append" and (not edit.path or edit.path.endswith(".md"))
 
 
-class Needs(NamedTuple):
+class KindNeeds(NamedTuple):
     """Which kinds of tasks need the same."""
 
     shares: Mapping[str, float]
@@ -106,16 +105,16 @@ class Needs(NamedTuple):
         return math.fsum(own) - math.fsum(math.log(_EVEN + before) for before in range(sum(kinds.values())))
 
 
-def learn_needs(ledger: LineLedger) -> Needs:
+def learn_needs(ledger: LineLedger) -> KindNeeds:
     """Which kinds of tasks need the same, by the situations of the working text."""
     counts = Counter(ledger.seen.values())
     shares = {kind: count / counts.total() for kind, count in counts.items()}
     labels = {line.situation for line in ledger.get_lines(ledger.working)}
     called = [kinds for each in ledger.situations if each.label in labels and (kinds := count_kinds(ledger, each))]
-    needs = Needs(shares, 0.5)
+    needs = KindNeeds(shares, 0.5)
     for _ in range(_ROUNDS):
         spread = sum(needs.weigh(kinds)[None] for kinds in called)
-        needs = Needs(shares, (_PRIOR / 2 + len(called) - spread) / (_PRIOR + len(called)))
+        needs = KindNeeds(shares, (_PRIOR / 2 + len(called) - spread) / (_PRIOR + len(called)))
     return needs
 
 
@@ -135,7 +134,7 @@ def _find_place(
     line: Line,
     situation: Situation,
     slopes: Mapping[str, KindSlope],
-    needs: Needs,
+    needs: KindNeeds,
     tuning: LedgerTuning,
 ) -> str:
     """The path of the best place for a line; its own unless another one is clearly better."""

@@ -77,6 +77,14 @@ def test_a_line_that_nothing_is_known_about_goes_up_too_and_down_only_if_it_work
     assert move_lines(doubtful, BASE, TUNING, PackageSettings())[0].lines[0].edit.path == ""
 
 
+def test_kinds_that_call_unevenly_may_still_all_need_the_same():
+    needs = KindNeeds(dict.fromkeys("abcd", 0.25), 0.2)
+    assert needs.weigh({"a": 2, "b": 2})[None] > 0.9
+    assert needs.weigh({"a": 4, "b": 1})[None] > 0.5, "one kind has it more often, and another one has it too"
+    assert needs.weigh({"a": 4})[None] < 0.5
+    assert needs.weigh({"a": 12, "b": 1})[None] < 0.1, "so many of one kind are no chance, and one task may be an error"
+
+
 @given(st.dictionaries(st.sampled_from("abcdefgh"), st.integers(0, 2000), min_size=1), st.floats(0.001, 0.999))
 def test_probabilities_stay_probabilities_for_any_number_of_tasks(kinds: dict[str, int], single: float):
     chances = KindNeeds(dict.fromkeys("abcdefgh", 1 / 8), single).weigh(kinds)

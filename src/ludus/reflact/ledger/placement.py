@@ -32,6 +32,9 @@ from ludus.skill import DOCUMENT, Edit, Skill
 
 _ERROR = 0.25
 """The share of the tasks that call for a situation which only one kind has, and which are there by an error."""
+_EVEN = 8.0
+"""How even kinds are in how often they have a situation that all of them have: the tasks that a belief counts for which
+says that each has its share."""
 _PRIOR = 4.0
 """How many situations the belief counts for that half of all situations have one kind."""
 _ROUNDS = 5
@@ -85,8 +88,7 @@ class KindNeeds(NamedTuple):
     def weigh(self, kinds: Mapping[str, int]) -> dict[str | None, float]:
         """The probability that one kind alone has a situation, by this kind, and that all kinds have it (None). So
         many tasks of each kind call for it."""
-        weights: dict[str | None, float] = {None: math.log(1.0 - self.single)}
-        weights[None] += sum(count * math.log(self.shares[kind]) for kind, count in kinds.items())
+        weights: dict[str | None, float] = {None: math.log(1.0 - self.single) + self._weigh_spread(kinds)}
         for own, share in self.shares.items():
             chances = {kind: _ERROR * self.shares[kind] + (1.0 - _ERROR) * (kind == own) for kind in kinds}
             weights[own] = math.log(self.single * share)
@@ -95,6 +97,12 @@ class KindNeeds(NamedTuple):
         found = {kind: math.exp(weight - most) for kind, weight in weights.items()}
         total = math.fsum(found.values())
         return {kind: value / total for kind, value in found.items()}
+
+    def _weigh_spread(self, kinds: Mapping[str, int]) -> float:
+        """The log-likelihood of these kinds of tasks, in their order, if all kinds have the situation: some more often
+        than others (a Dirichlet distribution around the shares), so that a kind that called often may call again."""
+        own = [math.log(_EVEN * self.shares[kind] + before) for kind, count in kinds.items() for before in range(count)]
+        return math.fsum(own) - math.fsum(math.log(_EVEN + before) for before in range(sum(kinds.values())))
 
 
 def learn_needs(ledger: LineLedger) -> KindNeeds:

@@ -7,7 +7,8 @@ import pytest
 from tests.ledger_kit import make_ledger, make_line, make_situation, read
 
 from ludus.reflact.ledger.blame import (
-    Outcome,
+    Harm,
+    HarmEvidence,
     add_outcomes,
     compute_cost,
     compute_prior_harm,
@@ -32,13 +33,13 @@ def run_rollouts(count: int, *, luck: float = 0.1, suspects: str = "nobody", see
         if not passed and random.random() < 0.6:
             innocent = [line for line in lines if line != "L5"]
             named = {"nobody": [], "guilty": ["L5"] * spoiled, "innocent": random.sample(innocent, 1)}[suspects]
-        outcome = Outcome(f"t{number % 40}", kind, lines, float(passed), suspects=named)
+        outcome = HarmEvidence(f"t{number % 40}", kind, lines, float(passed), suspects=named)
         blame = add_outcomes(blame, [outcome], 2)
     return blame
 
 
 def read_costs(blame: Blame, shares: dict[str, float]) -> dict[str, float]:
-    return {line: compute_cost(list_harm(blame), line, shares).mean for line in LINES}
+    return {line: compute_cost(list_harm(blame, LINES), line, shares).mean for line in LINES}
 
 
 @pytest.mark.parametrize("luck", [0.1, 0.4])
@@ -48,7 +49,7 @@ def test_the_line_that_spoils_a_kind_of_task_stands_out(luck: float, suspects: s
     costs = read_costs(blame, {"a": 0.5, "b": 0.5})
     assert max(costs, key=lambda line: costs[line]) == "L5" and costs["L5"] > 0.05
     assert max(cost for line, cost in costs.items() if line != "L5") < 0.03
-    assert compute_cost(list_harm(blame), "L5", {"b": 1.0}).mean < 0.03, "kinds are told apart"
+    assert compute_cost(list_harm(blame, LINES), "L5", {"b": 1.0}).mean < 0.03, "kinds are told apart"
 
 
 def test_most_lines_stay_clear_of_an_analyst_who_blames_the_wrong_ones():
@@ -71,9 +72,9 @@ def test_what_is_not_known_costs_something_and_is_not_sure():
 
 def test_older_rollouts_are_kept_as_sums():
     blame = run_rollouts(900)
-    assert len(blame.recent) <= 320 and len(blame.causes) == len(blame.rates)
+    assert len(blame.recent) <= 240 and len(blame.causes) == len(blame.rates)
     assert len(blame.lines) == len(set(blame.lines)) == len(blame.passes) == len(blame.odds) == len(blame.harmful)
-    assert sum(map(bool, blame.odds)) > 20, "older failures"
+    assert sum(map(bool, blame.odds)) > 10, "older failures"
     assert all(0.0 < rate < 1.0 for rate in (*blame.rates, *blame.harmful))
 
 
@@ -81,8 +82,8 @@ def test_a_graded_rollout_is_so_much_of_a_failure():
     def judge(*outcomes: float) -> float:
         blame = Blame()
         for outcome in outcomes:
-            blame = add_outcomes(blame, [Outcome("t", "", ["L1"], outcome)], 1)
-        return list_harm(blame)[name_harm("L1", "")]
+            blame = add_outcomes(blame, [HarmEvidence("t", "", ["L1"], outcome)], 1)
+        return list_harm(blame, LINES)[name_harm("L1", "")].chance
 
     assert judge(1.0) < judge(0.8) < judge(0.2) < judge(0.0)
     assert judge(1.0, 1.0, 1.0) < judge(1.0)
@@ -95,7 +96,7 @@ def test_what_else_was_named_explains_a_failure():
     def judge(passed: bool, named: Sequence[str] = (), suspects: Sequence[str] = (), read_it: bool = True) -> float:
         reading = read("t1", passed, ["L1"], named, suspects=tuple(suspects), read=read_it)
         after: LineLedger = add_readings(ledger, [reading], LedgerTuning())
-        return list_harm(after.blame).get(name_harm("L1", ""), 0.0)
+        return list_harm(after.blame, LINES).get(name_harm("L1", ""), Harm(0.0, 0.0)).chance
 
     passed, failed, explained = judge(True), judge(False), judge(False, ["other"])
     assert passed < explained < failed, "another situation explains it in part"

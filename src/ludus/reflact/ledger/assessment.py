@@ -38,13 +38,10 @@ _HARM_FROM = compute_logit(0.3)
 def assess_lines(ledger: LineLedger, tuning: LedgerTuning) -> dict[str, Assessment]:
     """The assessment of each line that is alive, by its id."""
     situations = {situation.label: situation for situation in ledger.situations}
-    slopes, harm = list_slopes(ledger), list_harm(ledger.blame)
+    judged = [line for line in ledger.alive if not line.is_free]
+    slopes, harm = list_slopes(ledger), list_harm(ledger.blame, {line.id for line in judged})
     shares = {kind: each.share for kind, each in slopes.items()}
-    costs = {
-        line.id: compute_cost(harm, line.id, _list_reached(ledger, line, shares))
-        for line in ledger.alive
-        if not line.is_free
-    }
+    costs = {line.id: compute_cost(harm, line.id, _list_reached(ledger, line, shares)) for line in judged}
     return {
         line.id: _assess(ledger, line, situations.get(line.situation), slopes, costs.get(line.id), tuning)
         for line in ledger.alive
@@ -94,7 +91,7 @@ def _assess(
 
 def compute_gain(ledger: LineLedger, line: Line, situation: Situation, tuning: LedgerTuning) -> float:
     """The accuracy that a line should add by its situation if all tasks that call for it read it."""
-    spoiled = math.fsum(max(0.0, situation.get_rate(task) - tuning.slip) for task in situation.called)
+    spoiled = math.fsum([max(0.0, rate - tuning.slip) for rate in situation.list_rates()])
     return line.works * spoiled / max(1, len(ledger.seen), len(situation.called))
 
 

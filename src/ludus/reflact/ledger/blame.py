@@ -16,12 +16,12 @@ rollouts was different then.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from ludus.reflact.ledger.line_records import Blame, BlamedRollout, Suspicions, compute_logit, compute_sigmoid
+from ludus.reflact.ledger.line_records import Blame, BlamedRollout, Suspicions, compute_logit
 
 DAMAGE = 0.42
 """The share of the rollouts of a kind of task that a line spoils if it does harm to them. Where hardly any rollout with
@@ -34,7 +34,7 @@ _LUCK, _TASK, _MISSING = (3.0, 10.0), (1.0, 8.0), (1.0, 5.0)
 """What each other cause begins with: in how many of how many rollouts it occurred."""
 _GUILTY, _INNOCENT = (1.6, 8.0), (4.0, 400.0)
 """How often a line that spoiled a rollout is suspected, and one that did not: what they begin with."""
-_REVISITED = 320
+_REVISITED = 240
 """How many of the latest rollouts are looked at again in each step. What else spoils rollouts changes while the text
 grows, so its rates are those of these rollouts."""
 _CAUTION = 0.5
@@ -42,10 +42,15 @@ _CAUTION = 0.5
 them would be blamed for the same failure."""
 _CLEARED = math.log(1.0 - DAMAGE)
 """What a rollout that went well adds to the log-odds that a line of its text does harm."""
+_CLEAR, _CLEAR_CHANCE = -15.0, 0.003
+"""The log-odds of doing harm by older rollouts, and the probability by all, below which a line is not blamed for a
+failure."""
 _SUREST = 6.0
 """The most log-odds of doing harm, for and against."""
 _MOST_PASSING = 0.995
 """The highest probability of passing that is ever predicted."""
+_SURE = 0.9
+"""The probability of harm from which its size is estimated."""
 _FEW = 2.0
 """Rollouts that went well although a line does harm: how many are taken for granted when its damage is estimated."""
 _PASSING = 0.55
@@ -54,7 +59,7 @@ _PASSING = 0.55
 _LUCK_CAUSE, _MISSING_CAUSE, _TASK_CAUSE = "luck", "missing", "task "
 
 
-class Outcome(NamedTuple):
+class HarmEvidence(NamedTuple):
     """What a rollout says about the lines in its text."""
 
     task: str
@@ -81,7 +86,7 @@ class Cost(NamedTuple):
     """The share of all rollouts that it spoils."""
 
 
-def add_outcomes(blame: Blame, outcomes: Sequence[Outcome], kinds: int) -> Blame:
+def add_outcomes(blame: Blame, outcomes: Sequence[HarmEvidence], kinds: int) -> Blame:
     """Add rollouts, and judge all lines anew. `kinds`: how many kinds of tasks there are."""
     blame = _add_rollouts(blame, outcomes, compute_prior_harm(kinds))
     old, recent = blame.recent[:-_REVISITED], blame.recent[-_REVISITED:]
@@ -108,14 +113,12 @@ def add_outcomes(blame: Blame, outcomes: Sequence[Outcome], kinds: int) -> Blame
 
 def _move(chances: Sequence[float], starts: Sequence[float], odds: Sequence[float]) -> tuple[float, ...]:
     """The probabilities, moved towards what the log-odds say now."""
-    return tuple([
-        chance + _CAUTION * (_squash(start + own) - chance)
-        for chance, start, own in zip(chances, starts, odds, strict=True)
-    ])  # fmt: skip
-
-
-def _squash(odds: float) -> float:
-    return compute_sigmoid(min(_SUREST, max(-_SUREST, odds)))
+    exp = math.exp  # of a thousand numbers in every step
+    against = [-start - own for start, own in zip(starts, odds, strict=True)]
+    bounded = [_SUREST if each > _SUREST else -_SUREST if each < -_SUREST else each for each in against]
+    return tuple(
+        [chance + _CAUTION * (1.0 / (1.0 + exp(each)) - chance) for chance, each in zip(chances, bounded, strict=True)]
+    )
 
 
 def compute_prior_harm(kinds: int) -> float:
@@ -123,7 +126,7 @@ def compute_prior_harm(kinds: int) -> float:
     return 1.0 - (1.0 - _HARMFUL) ** (1.0 / max(1, kinds))
 
 
-def _add_rollouts(blame: Blame, outcomes: Sequence[Outcome], prior: float) -> Blame:
+def _add_rollouts(blame: Blame, outcomes: Sequence[HarmEvidence], prior: float) -> Blame:
     """The counts with new rollouts, which are the last of the latest ones."""
     causes = {cause: place for place, cause in enumerate(blame.causes)}
     lines = {line: place for place, line in enumerate(blame.lines)}
@@ -150,12 +153,13 @@ def _add_rollouts(blame: Blame, outcomes: Sequence[Outcome], prior: float) -> Bl
             recent.append(BlamedRollout(0.0, places))
             continue
         suspects = {name_harm(line, outcome.kind) for line in outcome.suspects}
+        doubted = [name for name in present if _is_doubted(lines[name], passes, blame)]
         recent.append(
             BlamedRollout(
                 1.0 - outcome.went_well,
                 places,
-                tuple([lines[name] for name in present if name not in suspects]),
-                tuple([lines[name] for name in present if name in suspects]),
+                tuple([lines[name] for name in doubted if name not in suspects]),
+                tuple([lines[name] for name in doubted if name in suspects]),
                 outcome.explained,
             )
         )
@@ -173,6 +177,13 @@ def _add_rollouts(blame: Blame, outcomes: Sequence[Outcome], prior: float) -> Bl
         recent=tuple(recent),
         has_suspects=blame.has_suspects or any(rollout.suspects for rollout in recent),
     )
+
+
+def _is_doubted(place: int, passes: Sequence[float], blame: Blame) -> bool:
+    """Whether a failure can say anything about a line. So many rollouts with it have gone well that most cannot."""
+    if place >= len(blame.odds) or blame.harmful[place] > _CLEAR_CHANCE:
+        return True
+    return passes[place] * _CLEARED + blame.odds[place] > _CLEAR
 
 
 def _get_start(cause: str) -> tuple[float, float]:
@@ -219,16 +230,18 @@ class _Table:
         if not weight:
             return
         odds, plain, unharmed, kept = self.odds, self.plain_odds, self._unharmed, 1.0 - DAMAGE
+        log = math.log
         passed = self._predict(rollout)
         occurred = weight / (1.0 - passed)
         for place in rollout.causes:
             self._occurred[place] += min(weight, self._rates[place] * occurred)
         for places, harm in ((rollout.lines, self._cleared), (rollout.suspects, self._accused)):
             for place in places:
-                others = 1.0 - min(_MOST_PASSING, passed / unharmed[place])
-                odds[place] += weight * math.log(kept + harm / others)
+                alone = passed / unharmed[place]
+                others = 1.0 - alone if alone < _MOST_PASSING else 1.0 - _MOST_PASSING
+                odds[place] += weight * log(kept + harm / others)
                 if plain is not odds:
-                    plain[place] += weight * math.log(kept + DAMAGE / others)
+                    plain[place] += weight * log(kept + DAMAGE / others)
 
     def _predict(self, rollout: BlamedRollout) -> float:
         """How likely a rollout passes, by what is known."""
@@ -265,11 +278,14 @@ class Harm(NamedTuple):
     """The share of the rollouts that it spoils if it does."""
 
 
-def list_harm(blame: Blame) -> dict[str, Harm]:
-    """The harm that each line may do to each kind of task, by `name_harm`."""
+def list_harm(blame: Blame, lines: Collection[str]) -> dict[str, Harm]:
+    """The harm that some lines may do to each kind of task, by `name_harm`."""
     return {
-        name: Harm(chance, max(DAMAGE, 1.0 - (passes + _FEW) / (_PASSING * rollouts + _FEW)))
+        name: Harm(
+            chance, max(DAMAGE, 1.0 - (passes + _FEW) / (_PASSING * rollouts + _FEW)) if chance > _SURE else DAMAGE
+        )
         for name, chance, passes, rollouts in zip(blame.lines, blame.harmful, blame.passes, blame.rollouts, strict=True)
+        if name.partition("/")[0] in lines
     }
 
 

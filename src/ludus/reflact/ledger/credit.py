@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from msgspec.structs import replace
 
 from ludus.reflact.ledger.beliefs import update_beliefs
-from ludus.reflact.ledger.blame import Outcome, add_outcomes
+from ludus.reflact.ledger.blame import HarmEvidence, add_outcomes
 from ludus.reflact.ledger.file_reach import count_reads
 from ludus.reflact.ledger.line_records import Line, LineLedger, Reading, Situation
 from ludus.reflact.ledger.settings import LedgerTuning
@@ -30,7 +30,7 @@ def add_readings(ledger: LineLedger, readings: Sequence[Reading], tuning: Ledger
     lines = {line.id: line for line in ledger.lines}
     situations = {situation.label: situation for situation in ledger.situations}
     seen, beliefs, reads = dict(ledger.seen), dict(ledger.beliefs), ledger.reads
-    outcomes: list[Outcome] = []
+    outcomes: list[HarmEvidence] = []
     passages = {line.id for line in ledger.get_lines(ledger.working) if line.passage}
     whole, whole_passed = ledger.whole, ledger.whole_passed
     for reading in readings:
@@ -84,10 +84,10 @@ def _is_explained(named: Sequence[str], present: Iterable[Line]) -> bool:
     return any(label not in prevented for label in named)
 
 
-def _read_outcome(reading: Reading, named: Sequence[str], present: Sequence[Line], calling: Set[str]) -> Outcome:
+def _read_outcome(reading: Reading, named: Sequence[str], present: Sequence[Line], calling: Set[str]) -> HarmEvidence:
     """What a rollout says about the harm that its lines may do. A suspected passage explains a failure as well."""
     lines = [line.id for line in present if not line.is_free]
-    return Outcome(
+    return HarmEvidence(
         reading.task,
         reading.kind,
         lines,

@@ -117,10 +117,16 @@ class Situation(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False)
         tries, named = self.returns.get(task, (0, 0))
         return (named + _OTHERS * self.rate) / (tries + _OTHERS)
 
+    def list_rates(self) -> list[float]:
+        """The same for each called task, in their order."""
+        get, others = self.returns.get, _OTHERS * self.rate
+        counts = [get(task, (0, 0)) for task in self.called]
+        return [(named + others) / (tries + _OTHERS) for tries, named in counts]
+
     @property
     def is_refuted(self) -> bool:
         """Whether it hardly ever comes back without any line on any task: then no line about it is needed."""
-        return self.tries >= 6 and max(map(self.get_rate, self.called), default=self.rate) < 0.07
+        return self.tries >= 6 and max(self.list_rates(), default=self.rate) < 0.07
 
 
 _OTHERS = 1.5

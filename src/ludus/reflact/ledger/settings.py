@@ -27,11 +27,12 @@ class LedgerTuning(Settings, frozen=True, kw_only=True, omit_defaults=True):
     prior_weight: float = 4.0
     """How many settled lines the prior counts for. The share of settled lines that work moves it."""
     suspected: float = 3.0
-    """What a suspicion adds to the log-odds that a line hurts a kind of task."""
+    """What a suspicion adds to the log-odds that a passage of the initial skill hurts a kind of task. What suspicions of
+    other lines are worth is learned in the run."""
     cleared: float = 0.6
     """What a failed rollout without a suspicion takes off these log-odds."""
     harm_prior: float = -2.2
-    """These log-odds for a new line."""
+    """These log-odds before any evidence."""
     passage_gain: float = 0.005
     """The gain in accuracy that a passage of the initial skill is taken to have before any evidence: someone wrote it
     for a reason."""
@@ -39,7 +40,7 @@ class LedgerTuning(Settings, frozen=True, kw_only=True, omit_defaults=True):
     """The probability of a net gain below which a passage of the initial skill is left out of the careful candidates
     for shipping. The working text is bolder (`stay_net`)."""
     harm_cost: float = 0.25
-    """The accuracy that a line costs on a kind of task that it surely hurts."""
+    """The accuracy that such a passage costs on a kind of task that it surely hurts."""
     price: float = 0.002
     """The gain in accuracy that a line must exceed: a longer text is not free."""
     per_situation: Count = 3

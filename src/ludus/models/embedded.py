@@ -291,10 +291,16 @@ def _list_tools(tools: Sequence[ToolSpec], fenced: bool) -> str:
     how = f"To call a tool, write: {_CALL}"
     if fenced:
         how = (
-            f"To call a tool, write only a block like this:\n{_fence(_CALL)}\n"
+            f"To call a tool, write only a block like this:\n{_fence(_show_call(tools[0]))}\n"
             "You then get its result. Answer in plain text when no more calls are needed."
         )
     return "\n".join(["You have these tools:", *lines, how])
+
+
+def _show_call(tool: ToolSpec) -> str:
+    """A call of this tool without its values. With a form that names no tool, models call what else is listed."""
+    required, _ = split_parameters(tool.parameters)
+    return _dump_call(tool.name, dict.fromkeys(required, "..."))
 
 
 def _fence(text: str) -> str:

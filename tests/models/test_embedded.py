@@ -298,6 +298,18 @@ def test_fenced_calls_and_results_become_text():
     assert "```json" in messages[0].content
 
 
+def test_the_form_of_a_fenced_call_names_a_tool():
+    (system, _) = flatten_messages([Message("user", "Hello.")], SPECS, fenced=True)
+    assert '```json\n{"name": "write_file", "arguments": {"path": "...", "content": "..."}}\n```' in system.content
+
+
+def test_a_call_of_a_tool_that_does_not_exist_is_a_call_so_that_the_agent_is_told():
+    reply = Completion(Message("assistant", '```json\n{"name": "pdf-forms", "arguments": {}}\n```'), Finish.STOP)
+    got = read_calls(reply, SPECS, Parser("qwen2_5_coder"), 1)
+    assert got.message.calls == (Call("call_1", "pdf-forms", "{}"),)
+    assert got.finish is Finish.CALLS
+
+
 @pytest.mark.parametrize(("cut", "finish"), [(Finish.STOP, Finish.CALLS), (Finish.LENGTH, Finish.LENGTH)])
 def test_fenced_calls_are_read_and_the_text_beside_them_stays(cut: Finish, finish: Finish):
     call = '{"name": "write_file", "arguments": {"path": "a", "content": "b"}}'

@@ -116,7 +116,9 @@ FENCED = {
     "an ordinary list": ('```json\n[{"name": "Ann"}]\n```', '```json\n[{"name": "Ann"}]\n```', [], []),
     "other keys": ('```json\n{"a": [1]}\n```', '```json\n{"a": [1]}\n```', [], []),
     "a tool without arguments": ('```json\n{"name": "f"}\n```', '```json\n{"name": "f"}\n```', [], []),
-    "an unknown tool, which the agent is told": ('```json\n{"name": "h", "arguments": {}}\n```', "", [("h", {})], []),
+    "an unknown tool": (
+        '```json\n{"name": "Ann", "arguments": {}}\n```', '```json\n{"name": "Ann", "arguments": {}}\n```', [],
+        ["unknown_tool"]),
     "another language": ('```python\nprint({"name": 1})\n```', '```python\nprint({"name": 1})\n```', [], []),
     "cut": ('```json\n{"name": "f", "argum', '```json\n{"name": "f", "argum', [], ["truncated"]),
     "an end token": (f"```json\n{F}\n```<|im_end|>", "", [("f", {"x": 1})], []),

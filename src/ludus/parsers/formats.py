@@ -270,6 +270,7 @@ FORMATS: Mapping[str, Format] = {
         # Its template has the tags of hermes. The model itself writes a fenced block, or nothing around the object.
         (_HERMES, JsonCalls(f"{FENCE}\n{{call}}\n```", strict=True), JsonCalls("{call}", strict=True)),
         noise=_make_special("im_end"),
+        known="name",
         anchored=True,
         gap="\n",
     ),

@@ -242,6 +242,7 @@ def run_cells(cells: Sequence[Cell], out: Path, minutes: float, arguments: argpa
         return
     with serve_model(out, arguments.threads, arguments.port) as url:
         bench = Bench(out, url, time.time() + 60 * minutes, arguments.cache, arguments.kept)
+        commit = describe_commit()
         for cell in left:
             print(f"{time.strftime('%H:%M:%S')} {cell.name}", file=sys.stderr, flush=True)
             try:
@@ -253,7 +254,7 @@ def run_cells(cells: Sequence[Cell], out: Path, minutes: float, arguments: argpa
             except CommandFailed as error:
                 print(f"{cell.name}: {error}", file=sys.stderr, flush=True)  # the others do not depend on it
                 continue
-            keep_result(out, arguments.kept, cell, {**result, "seconds": spent(), "commit": describe_commit()})
+            keep_result(out, arguments.kept, cell, {**result, "seconds": spent(), "commit": commit})
 
 
 # ---- results --------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
     $ python bench/real.py --out runs/real                        all cells, in order; finished cells are skipped
     $ python bench/real.py --out runs/real --minutes 60           stop after this time; the next call goes on
     $ python bench/real.py --out runs/real --cells tickets/1      only cells that begin like this: environment/seed/arm
-    $ python bench/real.py --out runs/real --minutes 0 --report   run nothing; write the table into docs/optimizer.md
+    $ python bench/real.py --minutes 0 --report                   run nothing; write the table into docs/optimizer.md
 
 The environments are in `real_tasks/`: `tickets` and `guests` (who is responsible for what: only feedback tells),
 `functions` (Python functions with hidden tests and conventions) and `shop` (questions that need SQL, with a tool).
@@ -23,6 +23,10 @@ A cell is one arm in one environment with one seed, and a folder below `--out`. 
 
 Every training has 160 rollouts. Differences are paired by test task and seed; intervals are 95 %, by bootstrap over
 tasks.
+
+A finished cell is kept twice: below `--out`, and as a line of `real_results.jsonl` beside this script (scores by task,
+skill, seconds, commit). The table is made of both, so that later runs add to it. A cell that has a line is finished:
+remove the line to run it again.
 The model is served by `ludus gateway` with one thread (`--threads`), to all arms alike.
 """
 
@@ -32,7 +36,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +49,7 @@ from common import CACHE, ROOT, CommandFailed, describe_machine, make_venv, rend
 PAGE = ROOT / "docs" / "optimizer.md"
 BEGIN, END = "<!-- made by bench/real.py: begin -->", "<!-- made by bench/real.py: end -->"
 TASKS = ROOT / "bench" / "real_tasks"
+KEPT = ROOT / "bench" / "real_results.jsonl"
 GEPA = ("gepa==0.1.4",)
 MODEL = "qwen2.5-coder-1.5b"
 INITIAL = "Read the task with care.\n"
@@ -99,6 +104,8 @@ class Bench:
     url: str
     ends: float
     cache: Path
+    kept: Path
+    """The file with the results of all sessions."""
 
     def run(self, command: Sequence[str], text: str = "") -> str:
         """Run a command to its end, or until the time is up. Returns what it printed."""
@@ -150,7 +157,6 @@ def run_cell(bench: Bench, cell: Cell) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
     initial = bench.out / "initial.md"
     initial.write_text(INITIAL)
-    began = time.time()
     if cell.arm == "initial":
         return {"scores": bench.test(cell, folder / "test", initial), "skill": INITIAL}
     if cell.arm == ARMS[1]:
@@ -162,10 +168,10 @@ def run_cell(bench: Bench, cell: Cell) -> dict[str, Any]:
         skill.write_text(text)
     text = skill.read_text()
     if text.strip() == INITIAL.strip():  # nothing was shipped: the result is that of the initial skill
-        scores = read_result(bench.out, Cell(cell.env, cell.seed, "initial"))["scores"]
+        scores = read_scores(bench, Cell(cell.env, cell.seed, "initial"))
     else:
         scores = bench.test(cell, folder / "test", skill)
-    return {"scores": scores, "skill": text, "seconds_of_this_session": round(time.time() - began)}
+    return {"scores": scores, "skill": text}
 
 
 def train(bench: Bench, cell: Cell, folder: Path, initial: Path) -> str:
@@ -230,36 +236,77 @@ def serve_model(out: Path, threads: int, port: int) -> Generator[str]:
 
 def run_cells(cells: Sequence[Cell], out: Path, minutes: float, arguments: argparse.Namespace) -> None:
     """Run the cells that have no result yet, until the time is up."""
-    left = [cell for cell in cells if not (out / cell.name / "result.json").exists()]
+    done = read_results(out, arguments.kept)
+    left = [cell for cell in cells if cell.name not in done]
     if not left or minutes <= 0:
         return
     with serve_model(out, arguments.threads, arguments.port) as url:
-        bench = Bench(out, url, time.time() + 60 * minutes, arguments.cache)
+        bench = Bench(out, url, time.time() + 60 * minutes, arguments.cache, arguments.kept)
+        commit = describe_commit()
         for cell in left:
             print(f"{time.strftime('%H:%M:%S')} {cell.name}", file=sys.stderr, flush=True)
             try:
-                result = run_cell(bench, cell)
+                with count_seconds(out / cell.name / "seconds") as spent:
+                    result = run_cell(bench, cell)
             except TimeIsUp:
                 print("the time is up; run it again to go on", file=sys.stderr)
                 return
             except CommandFailed as error:
                 print(f"{cell.name}: {error}", file=sys.stderr, flush=True)  # the others do not depend on it
                 continue
-            write_result(out / cell.name / "result.json", result)
+            keep_result(out, arguments.kept, cell, {**result, "seconds": spent(), "commit": commit})
 
 
-def write_result(path: Path, result: dict[str, Any]) -> None:
-    """Write a file that is there as a whole or not at all."""
+# ---- results --------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def count_seconds(path: Path) -> Generator[Callable[[], int]]:
+    """Add the seconds of the block to those in a file, which earlier sessions have written. Yields what reads them."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    before, began = float(path.read_text()) if path.exists() else 0.0, time.time()
+
+    def read() -> int:
+        return round(before + time.time() - began)
+
+    try:
+        yield read
+    finally:
+        path.write_text(str(read()))
+
+
+def describe_commit() -> str:
+    """What was run."""
+    found = subprocess.run(("git", "-C", str(ROOT), "describe", "--always", "--dirty"), capture_output=True, text=True)
+    return found.stdout.strip()
+
+
+def keep_result(out: Path, kept: Path, cell: Cell, result: dict[str, Any]) -> None:
+    """Write the result of a cell below `out`, where it is there as a whole or not at all, and as a line of `kept`."""
+    path = out / cell.name / "result.json"
     draft = path.with_suffix(".draft")
     draft.write_text(json.dumps(result))
     draft.replace(path)
+    with kept.open("a") as file:
+        file.write(json.dumps({"cell": cell.name, **result}) + "\n")
 
 
-def read_result(out: Path, cell: Cell) -> dict[str, Any]:
-    path = out / cell.name / "result.json"
-    if not path.exists():
+def read_results(out: Path | None, kept: Path) -> dict[str, dict[str, Any]]:
+    """The results of all finished cells, by name. Those below `out` come before kept ones."""
+    rows = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
+    found: dict[str, dict[str, Any]] = {row["cell"]: row for row in rows}
+    for cell in list_cells(()) if out else ():
+        path = out / cell.name / "result.json"
+        if path.exists():
+            found[cell.name] = json.loads(path.read_text())
+    return found
+
+
+def read_scores(bench: Bench, cell: Cell) -> dict[str, list[float]]:
+    result = read_results(bench.out, bench.kept).get(cell.name)
+    if result is None:
         raise CommandFailed(f"{cell.name} is needed first")
-    return json.loads(path.read_text())
+    return result["scores"]
 
 
 # ---- the report -----------------------------------------------------------------------------------------------------
@@ -282,25 +329,25 @@ def average(results: Sequence[dict[str, Any]]) -> dict[str, float]:
     return {task: fmean(values) for task, values in scores.items()}
 
 
-def render_report(out: Path) -> tuple[str, str]:
+def render_report(results: Mapping[str, dict[str, Any]]) -> tuple[str, str]:
     """The table of what was run, and a sentence about it."""
     rows: list[tuple[object, ...]] = [("environment", "arm", "seeds", "solved", "minus initial", "shipped")]
-    done = [cell for cell in list_cells(()) if (out / cell.name / "result.json").exists()]
+    done = [cell for cell in list_cells(()) if cell.name in results]
     for env in ENVS:
         for arm in ARMS:
             own = [cell for cell in done if (cell.env, cell.arm) == (env, arm)]
             paired = [c for c in own if Cell(env, c.seed, "initial") in done]
             if paired:
-                rows.append(render_arm(out, arm, paired))
+                rows.append(render_arm(results, arm, paired))
     total = len(list_cells(()))
     trained = [cell.name for cell in done if cell.arm in ARMS[2:]]
     sentence = f"{len(done)} of {total} cells were run, {len(trained)} of them trainings"
     return render_table(rows) if len(rows) > 1 else "No cell is finished yet.", sentence
 
 
-def render_arm(out: Path, arm: str, cells: Sequence[Cell]) -> tuple[object, ...]:
-    results = [read_result(out, cell) for cell in cells]
-    initial = [read_result(out, Cell(cell.env, cell.seed, "initial")) for cell in cells]
+def render_arm(found: Mapping[str, dict[str, Any]], arm: str, cells: Sequence[Cell]) -> tuple[object, ...]:
+    results = [found[cell.name] for cell in cells]
+    initial = [found[Cell(cell.env, cell.seed, "initial").name] for cell in cells]
     seeds = ", ".join(str(cell.seed) for cell in cells)
     score = f"{fmean(average(results).values()):.1%}"
     if arm == "initial":
@@ -331,21 +378,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=summary, epilog=rest, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, required=True, help="the folder for all cells")
+    parser.add_argument("--out", type=Path, help="the folder for all cells; not needed if nothing is run")
     parser.add_argument("--cells", default="", help="only cells that begin like one of these: tickets/1,shop")
     parser.add_argument("--minutes", type=float, default=1e6, help="stop after this time (default: when all is done)")
     parser.add_argument("--threads", type=int, default=1, help="cores of the model (default 1)")
     parser.add_argument("--port", type=int, default=8177, help="where the model is served; the same in each session")
     parser.add_argument("--report", action="store_true", help=f"write the table into {PAGE.relative_to(ROOT)}")
+    parser.add_argument("--kept", type=Path, default=KEPT, help=f"results of all sessions (default {KEPT.name})")
     parser.add_argument("--cache", type=Path, default=CACHE, help=f"folder for GEPA (default {CACHE})")
     arguments = parser.parse_args()
-    out = arguments.out.resolve()
+    out = arguments.out.resolve() if arguments.out else None
     signal.signal(signal.SIGTERM, _stop)
     cells = list_cells([prefix for prefix in arguments.cells.split(",") if prefix])
     if not cells:
         parser.error(f"--cells: no cell begins with {arguments.cells}; an example: tickets/1/ledger")
-    run_cells(cells, out, arguments.minutes, arguments)
-    table, sentence = render_report(out)
+    if out:
+        run_cells(cells, out, arguments.minutes, arguments)
+    elif arguments.minutes > 0:
+        parser.error("--out: name the folder for all cells, or run nothing: --minutes 0")
+    table, sentence = render_report(read_results(out, arguments.kept))
     print(f"{MODEL} as agent and optimizer, {ROLLOUTS} rollouts per training, on {describe_machine()}\n\n{table}\n")
     if arguments.report:
         write_page(f"{sentence}.\n\n{table}")

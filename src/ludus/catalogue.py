@@ -113,4 +113,6 @@ _HEAD = """\
 # Skills
 
 A skill is a text with instructions for one kind of request. If a request is of a kind that a skill below is for, load
-that skill before you answer. If none of them is for it, load none and answer."""
+that skill with the tool load_skill before you answer. Skills are not tools. If none of them is for it, load none and
+answer."""
+"""Small models call a skill as if it were a tool, if nothing tells them what to call instead."""

@@ -1,9 +1,9 @@
 """Parts of `bench/real.py` and its tasks. Figures of the model are not asserted."""
 
-import json
 import sys
 from argparse import Namespace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.build import make_rollout
@@ -12,12 +12,13 @@ BENCH = Path(__file__).resolve().parents[2] / "bench"
 sys.path[:0] = [str(BENCH), str(BENCH / "real_tasks")]  # the benchmarks are scripts, not a package
 
 import functions  # noqa: E402
+import guests  # noqa: E402
 import real as bench  # noqa: E402
 import shop  # noqa: E402
 import tickets  # noqa: E402
 from splits import SIZES  # noqa: E402
 
-ENVS = [tickets.Tickets(), functions.Functions(), shop.Shop()]
+ENVS = [tickets.Tickets(), guests.Guests(), functions.Functions(), shop.Shop()]
 
 
 @pytest.mark.parametrize("env", ENVS, ids=lambda env: env.name)
@@ -59,10 +60,13 @@ async def test_one_team_is_named_or_the_answer_is_wrong():
     assert await score(", ".join(tickets.TEAMS)) == 0.0
 
 
-def write_cell(out: Path, name: str, scores: dict[str, float], skill: str = bench.INITIAL) -> None:
-    path = out / name / "result.json"
-    path.parent.mkdir(parents=True)
-    bench.write_result(path, {"scores": {task: [score] for task, score in scores.items()}, "skill": skill})
+def make_result(scores: dict[str, float], skill: str = bench.INITIAL) -> dict[str, object]:
+    return {"scores": {task: [score] for task, score in scores.items()}, "skill": skill}
+
+
+def keep(out: Path, name: str, result: dict[str, object]) -> None:
+    (out / name).mkdir(parents=True)
+    bench.keep_result(out, out / "kept.jsonl", bench.Cell(*name.split("/")), result)  # type: ignore[arg-type]
 
 
 def test_one_environment_is_complete_before_the_next_and_all_before_the_next_seed():
@@ -74,26 +78,56 @@ def test_one_environment_is_complete_before_the_next_and_all_before_the_next_see
     assert [cell.name for cell in bench.list_cells(["shop/2/l"])] == ["shop/2/ledger"]
 
 
-def test_the_report_has_what_was_run_paired_with_the_initial_skill(tmp_path: Path):
+def test_the_report_has_what_was_run_paired_with_the_initial_skill():
     tasks = [f"t{n}" for n in range(20)]
-    write_cell(tmp_path, "tickets/1/initial", dict.fromkeys(tasks, 0.0))
-    write_cell(tmp_path, "tickets/1/ledger", {task: float(n % 2) for n, task in enumerate(tasks)}, "Other.")
-    write_cell(tmp_path, "shop/1/gepa", dict.fromkeys(tasks, 1.0))  # there is nothing to pair it with
-    table, sentence = bench.render_report(tmp_path)
+    results = {
+        "tickets/1/initial": make_result(dict.fromkeys(tasks, 0.0)),
+        "tickets/1/ledger": make_result({task: float(n % 2) for n, task in enumerate(tasks)}, "Other."),
+        "shop/1/gepa": make_result(dict.fromkeys(tasks, 1.0)),  # there is nothing to pair it with
+    }
+    table, sentence = bench.render_report(results)
     assert sentence == f"3 of {len(bench.list_cells(()))} cells were run, 2 of them trainings"
     assert "gepa" not in table
     (row,) = [line for line in table.splitlines() if "ledger" in line]
     assert "50.0%" in row and "+50 points [+" in row and "1 of 1" in row
 
 
-def test_a_cell_that_is_finished_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("lost", ["kept.jsonl", "tickets/1/initial/result.json"])
+def test_a_cell_that_is_finished_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str):
     def serve(*_: object) -> None:
         raise AssertionError("the model was started")
 
     monkeypatch.setattr(bench, "serve_model", serve)
-    write_cell(tmp_path, "tickets/1/initial", {"a": 1.0})
-    bench.run_cells([bench.Cell("tickets", 1, "initial")], tmp_path, 10, Namespace())
-    assert json.loads((tmp_path / "tickets/1/initial/result.json").read_text())["scores"] == {"a": [1.0]}
+    keep(tmp_path, "tickets/1/initial", make_result({"a": 1.0}))
+    (tmp_path / lost).unlink()
+    bench.run_cells([bench.Cell("tickets", 1, "initial")], tmp_path, 10, Namespace(kept=tmp_path / "kept.jsonl"))
+    results = bench.read_results(tmp_path, tmp_path / "kept.jsonl")
+    assert results["tickets/1/initial"]["scores"] == {"a": [1.0]}
+
+
+def test_the_results_of_all_sessions_are_read_and_those_of_this_folder_come_first(tmp_path: Path):
+    kept = tmp_path / "kept.jsonl"
+    for out, score in (("first", 0.0), ("second", 1.0)):
+        (tmp_path / out / "tickets/1/initial").mkdir(parents=True)
+        bench.keep_result(tmp_path / out, kept, bench.Cell("tickets", 1, "initial"), make_result({"a": score}))
+    assert bench.read_results(None, kept)["tickets/1/initial"]["scores"] == {"a": [1.0]}
+    assert bench.read_results(tmp_path / "first", kept)["tickets/1/initial"]["scores"] == {"a": [0.0]}
+
+
+def test_seconds_of_sessions_add_up_also_of_one_that_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    times = iter([0.0, 40.0, 100.0, 107.0, 107.0])
+    monkeypatch.setattr(bench, "time", SimpleNamespace(time=lambda: next(times)))
+    with pytest.raises(bench.TimeIsUp), bench.count_seconds(tmp_path / "seconds"):
+        raise bench.TimeIsUp
+    with bench.count_seconds(tmp_path / "seconds") as spent:
+        assert spent() == 47
+
+
+def test_the_committed_results_are_of_cells_that_exist():
+    names = {cell.name for cell in bench.list_cells(())}
+    results = bench.read_results(None, bench.KEPT)
+    assert results.keys() <= names
+    assert all(len(result["scores"]) == SIZES["test"] for result in results.values())
 
 
 def test_only_its_own_part_of_the_page_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

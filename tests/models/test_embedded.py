@@ -298,6 +298,19 @@ def test_fenced_calls_and_results_become_text():
     assert "```json" in messages[0].content
 
 
+def test_the_form_of_a_fenced_call_names_a_tool():
+    (system, _) = flatten_messages([Message("user", "Hello.")], SPECS, fenced=True)
+    assert '```json\n{"name": "write_file", "arguments": {"path": "...", "content": "..."}}\n```' in system.content
+
+
+@pytest.mark.parametrize("text", ["```json\n{}\n```", "I use it.\n```json\n{}\n```", "{}"])
+def test_a_call_of_a_tool_that_does_not_exist_is_a_call_so_that_the_agent_is_told(text: str):
+    written = text.replace("{}", '{"name": "pdf-forms", "arguments": {"page": 2}}')
+    got = read_calls(Completion(Message("assistant", written), Finish.STOP), SPECS, Parser("qwen2_5_coder"), 1)
+    assert got.message.calls == (Call("call_1", "pdf-forms", '{"page": 2}'),)
+    assert got.message.content in ("", "I use it.") and got.finish is Finish.CALLS
+
+
 @pytest.mark.parametrize(("cut", "finish"), [(Finish.STOP, Finish.CALLS), (Finish.LENGTH, Finish.LENGTH)])
 def test_fenced_calls_are_read_and_the_text_beside_them_stays(cut: Finish, finish: Finish):
     call = '{"name": "write_file", "arguments": {"path": "a", "content": "b"}}'
@@ -308,7 +321,13 @@ def test_fenced_calls_are_read_and_the_text_beside_them_stays(cut: Finish, finis
     assert got.finish is finish
 
 
-@pytest.mark.parametrize("content", ['```json\n{"name": "Ann", "age": 3}\n```', "Done.", ""])
+ANSWERS = [
+    '```json\n{"name": "Ann", "age": 3}\n```', '{"name": "Ann", "arguments": {}, "age": 3}',
+    '{"name": "Ann", "arguments": "for"}', "Done.", "",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("content", ANSWERS)
 def test_an_answer_of_such_a_model_stays_as_it_is(content: str):
     reply = Completion(Message("assistant", content), Finish.STOP)
     assert read_calls(reply, SPECS, Parser("qwen2_5_coder"), 1) is reply

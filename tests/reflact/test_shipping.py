@@ -92,6 +92,14 @@ async def test_an_allowance_is_kept_and_a_part_of_a_pass_is_continued(
     assert sum(mark.count or 1 for mark in found.initial.marks.values()) == rollouts // 2
 
 
+@pytest.mark.parametrize(("allowance", "candidates"), [(None, 2), (18, 2), (17, 1), (3, 1), (0, 1)])
+async def test_few_rollouts_are_not_divided_between_several_candidates(
+    world: SimpleNamespace, allowance: int | None, candidates: int
+):
+    found = await ship(make_run(world), BAD, [make_candidate(HALF), make_candidate(GOOD)], HARD, allowance)
+    assert [each.skill for each in found.candidates] == [HALF, GOOD][:candidates]
+
+
 @pytest.mark.parametrize(
     ("pairs", "better", "worse", "difference"),
     [({}, 0, 0, 0.0), ({"a": [1.0, 0.0], "b": [0.0], "c": [-1.0, -1.0]}, 1, 1, -1 / 6)],

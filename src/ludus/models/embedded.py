@@ -291,10 +291,16 @@ def _list_tools(tools: Sequence[ToolSpec], fenced: bool) -> str:
     how = f"To call a tool, write: {_CALL}"
     if fenced:
         how = (
-            f"To call a tool, write only a block like this:\n{_fence(_CALL)}\n"
+            f"To call a tool, write only a block like this:\n{_fence(_show_call(tools[0]))}\n"
             "You then get its result. Answer in plain text when no more calls are needed."
         )
     return "\n".join(["You have these tools:", *lines, how])
+
+
+def _show_call(tool: ToolSpec) -> str:
+    """A call of this tool without its values. With a form that names no tool, models call what else is listed."""
+    required, _ = split_parameters(tool.parameters)
+    return _dump_call(tool.name, dict.fromkeys(required, "..."))
 
 
 def _fence(text: str) -> str:
@@ -349,13 +355,37 @@ def parse_call(reply: Completion, id: str) -> Completion:
 
 
 def read_calls(reply: Completion, tools: Sequence[ToolSpec], reader: CallReader, first: int) -> Completion:
-    """The reply with the calls in its text parsed. What is no call of an offered tool stays text."""
+    """The reply with the calls in its text parsed. Text that is no call stays."""
     found = reader.parse(reply.message.content, tools, first=first)
-    if not found.calls:
+    content, calls = found.content, found.calls
+    if not calls:
+        content, calls = _read_misnamed_call(reply.message.content, f"call_{first}")
+    if not calls:
         return reply
-    message = msgspec.structs.replace(reply.message, content=found.content, calls=found.calls)
+    message = msgspec.structs.replace(reply.message, content=content, calls=calls)
     finish = Finish.CALLS if reply.finish is Finish.STOP else reply.finish
     return msgspec.structs.replace(reply, message=message, finish=finish)
+
+
+class _FormCall(Struct, forbid_unknown_fields=True):
+    name: str
+    arguments: dict[str, Any]
+
+
+_FORM_CALL = msgspec.json.Decoder(_FormCall)
+
+
+def _read_misnamed_call(text: str, id: str) -> tuple[str, tuple[Call, ...]]:
+    """A call of a tool that does not exist, if it has the very form that was asked for, and the text before it. As a
+    call it is an error that the agent sees and can correct; as a text it would be its answer."""
+    before, begin, rest = text.partition(FENCE)
+    written = rest.partition(FENCE_END)[0] if begin else text
+    try:
+        call = _FORM_CALL.decode(written)
+    except (ValueError, RecursionError):
+        return text, ()
+    made = Call(id, call.name, json.dumps(call.arguments, ensure_ascii=False))
+    return before.strip() if begin else "", (made,)
 
 
 # ---- the grammar --------------------------------------------------------------------------------------------------

@@ -73,6 +73,7 @@ async def ship(
     seed = derive_ship_seed(run.settings.seed)
     order = sample_some(run.selection, len(run.selection), seed)
     rivals = [each for each in {each.skill: each for each in candidates}.values() if each.skill != initial]
+    rivals = limit_candidates(rivals, len(order), allowance)
     series = {skill: _Series(skill) for skill in (initial, *(each.skill for each in rivals))}
     left = list(rivals)
     done = spent = number = 0
@@ -161,6 +162,14 @@ def judge_candidate(candidate: MeasuredSkill, measure: Measure, pairs: Pairs) ->
         worse=sum(value < 0 for value in means),
         certainty=compute_certainty(list(pairs.values())),
     )
+
+
+def limit_candidates(rivals: Sequence[MeasuredSkill], tasks: int, allowance: int | None) -> list[MeasuredSkill]:
+    """As many candidates as can be run on all tasks once, and the first one anyway. They share most lines, so where
+    rollouts are few, a second one takes more from the evidence than the choice is worth."""
+    if allowance is None:
+        return list(rivals)
+    return list(rivals[: max(1, allowance // max(1, tasks) - 1)])
 
 
 def keep_better_half(candidates: Sequence[MeasuredSkill], judged: Sequence[ShipCandidate]) -> list[MeasuredSkill]:

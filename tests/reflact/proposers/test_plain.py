@@ -49,6 +49,23 @@ async def test_each_sort_of_failures_makes_one_rule(world: SimpleNamespace):
     assert "birch" not in asked[0], "small models mix the wrong answer up with the right one"
 
 
+async def test_few_failures_of_a_sort_are_filled_up_with_tasks_of_it_that_passed(world: SimpleNamespace):
+    rollouts = [
+        make_failure("b0", "bill"),
+        make_failure("b1", "bill", passed=True),
+        make_failure("b0", "bill", passed=True),
+        make_failure("no reference", "bill", answer={"tests": 1}, passed=True),
+        make_failure("p0", "parcel", passed=True),
+        *(make_failure(f"c{n}", "case", passed=n >= SHOWN - 1) for n in range(SHOWN + 2)),
+    ]
+    for shown, bills, cases in ((True, 2, SHOWN), (False, 1, SHOWN - 1)):
+        scripted = ScriptedView(world, reply_with("x"), show_reference=shown)
+        found = await PlainAnalyst().reflect(scripted.view, 1, stream(rollouts))
+        asked = sorted(request[-1].content.count("Task: ") for request in scripted.requests)
+        assert asked == sorted((bills, cases))
+        assert {item.evidence for reflection in found for item in reflection.items} == {("b0",), ("c0", "c1", "c2")}
+
+
 async def test_there_are_as_many_questions_as_the_budget_has_edits(world: SimpleNamespace):
     scripted = ScriptedView(world, reply_with("x"), edit_budget=2)
     failures = [

@@ -27,8 +27,8 @@ class LedgerTuning(Settings, frozen=True, kw_only=True, omit_defaults=True):
     prior_weight: float = 4.0
     """How many settled lines the prior counts for. The share of settled lines that work moves it."""
     suspected: float = 3.0
-    """What a suspicion adds to the log-odds that a passage of the initial skill hurts a kind of task. What suspicions of
-    other lines are worth is learned in the run."""
+    """What a suspicion adds to the log-odds that a passage of the initial skill hurts a kind of task. For other lines,
+    what suspicions are worth is learned in the run."""
     cleared: float = 0.6
     """What a failed rollout without a suspicion takes off these log-odds."""
     harm_prior: float = -2.2

@@ -129,16 +129,7 @@ def measure_skill(name: str, results: Sequence[QueryResult]) -> SkillTriggers:
         return _measure_silence(results)
     recalls = [result.loads.get(name, 0) / result.runs for result in results if result.query.right == name]
     known = [(result.loads[name], _count_right_loads(name, result)) for result in results if _is_known(name, result)]
-    loads = sum(all for all, _ in known)
-    return SkillTriggers(
-        skill=name,
-        queries=len(recalls),
-        recall=_average(recalls),
-        recall_interval=compute_interval(recalls),
-        loads=loads,
-        precision=sum(right for _, right in known) / loads if loads else None,
-        precision_interval=bootstrap_ratio(known),
-    )
+    return _sum_up(name, recalls, known)
 
 
 def _measure_silence(results: Sequence[QueryResult]) -> SkillTriggers:
@@ -149,9 +140,14 @@ def _measure_silence(results: Sequence[QueryResult]) -> SkillTriggers:
         for result in results
         if result.silent and result.query.right is not None
     ]
+    return _sum_up(NONE, recalls, known)
+
+
+def _sum_up(name: str, recalls: Sequence[float], known: Sequence[tuple[int, int]]) -> SkillTriggers:
+    """`recalls`: of each query. `known`: of each query with loads that can be judged, these loads and the right ones."""
     loads = sum(all for all, _ in known)
     return SkillTriggers(
-        skill=NONE,
+        skill=name,
         queries=len(recalls),
         recall=_average(recalls),
         recall_interval=compute_interval(recalls),

@@ -144,7 +144,7 @@ def _measure_silence(results: Sequence[QueryResult]) -> SkillTriggers:
 
 
 def _sum_up(name: str, recalls: Sequence[float], known: Sequence[tuple[int, int]]) -> SkillTriggers:
-    """`recalls`: of each query. `known`: of each query with loads that can be judged, these loads and the right ones."""
+    """`recalls`: of each query. `known`: the loads of each query that can be judged, and the right ones among them."""
     loads = sum(all for all, _ in known)
     return SkillTriggers(
         skill=name,

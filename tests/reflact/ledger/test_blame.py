@@ -72,7 +72,7 @@ def test_what_is_not_known_costs_something_and_is_not_sure():
 
 def test_older_rollouts_are_kept_as_sums():
     blame = run_rollouts(900)
-    assert len(blame.recent) <= 240 and len(blame.causes) == len(blame.rates)
+    assert len(blame.recent) <= 240 and len(blame.other_causes) == len(blame.rates)
     assert len(blame.lines) == len(set(blame.lines)) == len(blame.passes) == len(blame.odds) == len(blame.harmful)
     assert sum(map(bool, blame.odds)) > 10, "older failures"
     assert all(0.0 < rate < 1.0 for rate in (*blame.rates, *blame.harmful))

@@ -1,6 +1,7 @@
 """The recipe `ledger` end to end, in a small world where it is known what helps and what harms."""
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
@@ -10,11 +11,13 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from ludus.encoding import to_json
+from ludus.errors import StoreError
 from ludus.reflact.gate import Gate
 from ludus.reflact.items import credit_item
 from ludus.reflact.ledger.credit import add_readings
 from ludus.reflact.ledger.line_records import LineLedger
-from ludus.reflact.ledger.loop import DRAWS, SampleRecord
+from ludus.reflact.ledger.loop import DRAWS, SampleRecord, refuse_older
 from ludus.reflact.ledger.settings import LedgerSettings
 from ludus.reflact.proposers import Proposer, View
 from ludus.reflact.records import Record, Reflection, Step, Summary, count_rollouts
@@ -83,6 +86,19 @@ def test_what_harms_is_suspected_and_retired_while_what_helps_is_kept(world: Sim
     assert bad.suspected and not bad.is_alive and bad.id not in ledger.working
     best = get_summary(records).best.skill.text
     assert world.HARM not in best and "RULE-0" in best and "RULE-2" in best
+
+
+def test_a_run_of_a_version_that_judged_harm_otherwise_is_read_and_not_continued(world: SimpleNamespace):
+    ledger = train(world)[-1].state.ledger
+    assert isinstance(ledger, LineLedger)
+    refuse_older(ledger)
+    refuse_older(LineLedger())
+    body = json.loads(to_json(ledger))
+    body["blame"] = {"causes": ["luck"], "rollouts": [11.5], "failures": [3.0], "unexplained": [[0]]}
+    older = msgspec.convert(body, LineLedger)
+    assert older.assessed == ledger.assessed
+    with pytest.raises(StoreError, match="another way"):
+        refuse_older(older)
 
 
 def test_where_nothing_helps_the_initial_skill_stays(world: SimpleNamespace):

@@ -128,9 +128,9 @@ def compute_prior_harm(kinds: int) -> float:
 
 def _add_rollouts(blame: Blame, outcomes: Sequence[HarmEvidence], prior: float) -> Blame:
     """The counts with new rollouts, which are the last of the latest ones."""
-    causes = {cause: place for place, cause in enumerate(blame.causes)}
+    causes = {cause: place for place, cause in enumerate(blame.other_causes)}
     lines = {line: place for place, line in enumerate(blame.lines)}
-    rates, passes, rollouts, new = list(blame.rates), list(blame.passes), list(blame.rollouts), 0
+    rates, passes, rollouts, new = list(blame.rates), list(blame.passes), list(blame.runs), 0
     recent = list(blame.recent)
     for outcome in outcomes:
         own = [_LUCK_CAUSE, f"{_TASK_CAUSE}{outcome.task}", *([_MISSING_CAUSE] if outcome.missing else [])]
@@ -165,10 +165,10 @@ def _add_rollouts(blame: Blame, outcomes: Sequence[HarmEvidence], prior: float) 
         )
     return replace(
         blame,
-        causes=tuple(causes),
+        other_causes=tuple(causes),
         rates=tuple(rates),
         lines=tuple(lines),
-        rollouts=tuple(rollouts),
+        runs=tuple(rollouts),
         passes=tuple(passes),
         odds=blame.odds + (0.0,) * new,
         harmful=blame.harmful + (prior,) * new,
@@ -200,7 +200,7 @@ class _Table:
     def __init__(self, blame: Blame) -> None:
         self.odds, self.suspicions = list(blame.odds), list(blame.suspicions)
         self.plain_odds = list(blame.plain_odds) if blame.has_suspects else self.odds
-        self._causes, self._rates, self._by_outcome = blame.causes, blame.rates, blame.by_outcome
+        self._causes, self._rates, self._by_outcome = blame.other_causes, blame.rates, blame.by_outcome
         self._occurred, self._rollouts = [0.0] * len(self._causes), [1.0] * len(self._causes)
         self._spared = [math.log(1.0 - rate) for rate in self._rates]
         """The logarithm of the probability that a cause does not occur."""
@@ -284,7 +284,7 @@ def list_harm(blame: Blame, lines: Collection[str]) -> dict[str, Harm]:
         name: Harm(
             chance, max(DAMAGE, 1.0 - (passes + _FEW) / (_PASSING * rollouts + _FEW)) if chance > _SURE else DAMAGE
         )
-        for name, chance, passes, rollouts in zip(blame.lines, blame.harmful, blame.passes, blame.rollouts, strict=True)
+        for name, chance, passes, rollouts in zip(blame.lines, blame.harmful, blame.passes, blame.runs, strict=True)
         if name.partition("/")[0] in lines
     }
 

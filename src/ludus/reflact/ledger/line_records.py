@@ -178,13 +178,13 @@ class Suspicions(NamedTuple):
 class Blame(Struct, frozen=True, omit_defaults=True):
     """What spoils rollouts (`ludus.reflact.ledger.blame`)."""
 
-    causes: tuple[str, ...] = ()
+    other_causes: tuple[str, ...] = ()
     """The names of what is no line."""
     rates: tuple[float, ...] = ()
     """How often each of them spoils a rollout, in this order."""
     lines: tuple[str, ...] = ()
     """Lines, each with a kind of task. The next six have a number for each, in this order."""
-    rollouts: tuple[int, ...] = ()
+    runs: tuple[int, ...] = ()
     """How many rollouts had the line."""
     passes: tuple[float, ...] = ()
     """How many of them went well."""

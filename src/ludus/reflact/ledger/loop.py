@@ -21,6 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ludus.encoding import to_json
+from ludus.errors import StoreError
 from ludus.reflact.gate import ScoreTally
 from ludus.reflact.guards import Guard
 from ludus.reflact.items import Item
@@ -120,6 +121,7 @@ def plan_run(run: TrainingRun) -> RolloutPlan:
 async def take_ledger_step(run: TrainingRun, state: RunState) -> Step:
     """One step of the ledger: sample, rollout, read, credit, admit, assess."""
     number, ledger = state.step + 1, state.ledger or LineLedger()
+    refuse_older(ledger)
     epoch = 1 + ledger.taken // len(run.splits.train)
     clock = Clock(run.journal, epoch, number)
     view = run.make_view(replace(state, epoch=epoch), number)
@@ -181,6 +183,16 @@ async def take_ledger_step(run: TrainingRun, state: RunState) -> Step:
             scores=tally,
         ),
     )
+
+
+def refuse_older(ledger: LineLedger) -> None:
+    """Refuse to go on with a run of a version that judged harm in another way: what it knew is not in its records."""
+    tried = any(line.tries and not line.is_free for line in ledger.lines)
+    if tried and not ledger.blame.other_causes:
+        raise StoreError(
+            "this run was begun by a version of Ludus that judged in another way which lines do harm: finish it with that "
+            "version, or start again with another --out"
+        )
 
 
 _SILENT_STEPS = (3, 10, 30, 100)

@@ -190,8 +190,8 @@ def refuse_older(ledger: LineLedger) -> None:
     tried = any(line.tries and not line.is_free for line in ledger.lines)
     if tried and not ledger.blame.other_causes:
         raise StoreError(
-            "this run was begun by a version of Ludus that judged in another way which lines do harm: finish it with that "
-            "version, or start again with another --out"
+            "this run was begun by a version of Ludus that judged in another way which lines do harm: finish it with "
+            "that version, or start again with another --out"
         )
 
 

@@ -294,18 +294,18 @@ def test_a_live_run_moves_is_paused_and_goes_on(browser: Any, tmp_path: Path):
 def test_a_person_reviews_a_line(look: Look, folder: Path):
     with copy_run(folder, "lines", "reviewed") as path:
         page = look.open("/run/reviewed/skill")
-        row = page.locator(".blame > li", has_text="Answer in verse.")
+        row = page.locator(".blame > li", has_text="RULE-1")
         row.locator("summary").click()
         expect(row.locator(".facts").first).to_contain_text("net gain")
-        row.get_by_label("Reason").fill("nobody wants verse")
+        row.get_by_label("Reason").fill("this rule ends soon")
         row.get_by_role("button", name="reject").click()
         review = page.locator(".review")
-        expect(review).to_contain_text("nobody wants verse")
+        expect(review).to_contain_text("this rule ends soon")
         review.get_by_label("Your name").fill("Ada")
         look.keep("skill-review")
         review.get_by_role("button", name=re.compile("Make a new version")).click()
         expect(page.locator(".versions")).to_contain_text("by Ada")
-        assert "verse" not in (path / "reviewed/SKILL.md").read_text()
+        assert "RULE-1" not in (path / "reviewed/SKILL.md").read_text()
         with RunDir.read(path) as run:
             assert any("review" in event.text.lower() for event in read_events(run))
 

@@ -6,8 +6,8 @@
 
 The worlds are in `peers/small_worlds.py`. Every run is one of the real trainer with its defaults (recipe `ledger`). The
 true score of each text is known, so the table can say what was shipped and whether the claim's interval covers the
-truth. `useless` is the number of worlds that ship lines where no line can help, `worse` that of worlds that ship a
-text which is worse than the initial skill by more than a point.
+truth. `surely better`: the interval of the claim lies above 0. `useless` is the number of worlds that ship lines where
+no line can help, `worse` that of worlds that ship a text which is worse than the initial skill by more than a point.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def hash_code() -> str:
 
 def render_rows(results: dict[str, list[Row]]) -> str:
     head = (
-        "family", "initial", "ceiling", "working text", "shipped", "ships", "lines", "claims a gain", "interval covers",
+        "family", "initial", "ceiling", "working text", "shipped", "ships", "lines", "surely better", "interval covers",
         "worse", "rollouts", "of them shipping",
     )  # fmt: skip
     return render_table([head, *(_make_row(family, rows) for family, rows in results.items())])
@@ -79,7 +79,7 @@ def _make_row(family: str, rows: Sequence[Row]) -> tuple[str, ...]:
         f"{average('shipped'):.3f}",
         f"{sum(row['ships'] for row in rows)} of {len(rows)}",
         f"{average('lines'):.1f}",
-        f"{sum(row['gain'] for row in rows)}",
+        f"{sum(row['better'] for row in rows)}",
         f"{sum(covers)} of {len(covers)}" if covers else "–",
         f"{sum(row['shipped'] < row['start'] - 0.01 for row in rows)}",
         f"{average('spent'):.0f}",

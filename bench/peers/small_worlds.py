@@ -272,7 +272,7 @@ def report(world: SmallWorld, done: Trained) -> dict[str, Any]:
         "shipped": shipped,
         "ships": bool(shipment and shipment.shipped),
         "lines": len(world.read_lines(summary.best.skill.text)),
-        "gain": bool(claim and claim.gain),
+        "better": interval is not None and interval.low > 0.0,
         "claim": claim.difference if claim else None,
         "covers": None if interval is None else interval.low <= shipped - start <= interval.high,
         "spent": done.meter.spent,

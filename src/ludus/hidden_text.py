@@ -10,7 +10,7 @@ where they have nothing to do: behind a plain letter or a space, or in a row.
 
 import re
 
-_RANGES = (
+HIDDEN_RANGES = (
     (0x00, 0x08),  # control characters, but for tab and line feed
     (0x0B, 0x1F),
     (0x7F, 0x9F),
@@ -28,8 +28,9 @@ _RANGES = (
     (0xFFF9, 0xFFFB),
     (0xE0000, 0xE01EF),
 )
-HIDDEN_CODES = frozenset(code for first, last in _RANGES for code in range(first, last + 1))
-"""The code points that are hidden wherever they are."""
+"""The first and the last code point of each run of characters that are hidden wherever they are."""
+HIDDEN_CODES = frozenset(code for first, last in HIDDEN_RANGES for code in range(first, last + 1))
+"""The same, one by one."""
 _JOINERS = r"\u200c\u200d\ufe00-\ufe0f"
 _MISPLACED = re.compile(
     rf"(?<=[A-Za-z ])[{_JOINERS}]|(?<=[\u200c\u200d\ufe00-\ufe0e])[{_JOINERS}]|(?<=\ufe0f)[\u200c\ufe00-\ufe0f]"

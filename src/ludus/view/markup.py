@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ludus.hidden_text import HIDDEN_RANGES
+
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
     from markdown_it.renderer import RendererHTML
@@ -26,10 +28,9 @@ LONGEST_LINE = 4_000
 
 _LINK = re.compile(r"(https?://|mailto:)", re.IGNORECASE)
 _HIDDEN = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\u00ad\u180e\ufeff\ufff9-\ufffb"
-    "\U000e0000-\U000e01ef\ud800-\udfff]"
+    "(?!\r)[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in HIDDEN_RANGES) + "\u200c\u200d\ud800-\udfff]"
 )
-"""Control characters, marks of direction, characters without a width, tags, and halves of characters."""
+"""Hidden characters and halves of characters. Joiners count here wherever they are."""
 
 
 def show_hidden(text: str) -> str:

@@ -431,27 +431,7 @@ def _describe_history(history: LineHistory) -> ChangeEvidence:
         worth = _turn_around(worth) if line.passage else worth
         reach = 1.96 * worth.deviation
         interval = Interval(max(-1.0, worth.net - reach), min(1.0, worth.net + reach))
-    if line.passage:
-        return ChangeEvidence(
-            step=next((event.step for event in reversed(history.events) if event.change in ("left", "retired")), 0),
-            suspected=history.suspected,
-            rollouts=history.rollouts,
-            passed=history.passed,
-            difference=worth.net if worth else None,
-            interval=interval,
-            certainty=worth.pays if worth else None,
-            alone=True,
-            passage=describe_passage(history.assessment, line.reason),
-            decision=history.status,
-        )
-    return ChangeEvidence(
-        step=line.born,
-        source=line.edit.source,
-        learned_from=line.edit.evidence,
-        support=line.edit.support,
-        situation=line.situation,
-        evidence_for=history.evidence_for,
-        evidence_against=history.evidence_against,
+    found = ChangeEvidence(
         suspected=history.suspected,
         rollouts=history.rollouts,
         passed=history.passed,
@@ -460,6 +440,19 @@ def _describe_history(history: LineHistory) -> ChangeEvidence:
         certainty=worth.pays if worth else None,
         alone=True,
         decision=history.status,
+    )
+    if line.passage:
+        left = (event.step for event in reversed(history.events) if event.change in ("left", "retired"))
+        return replace(found, step=next(left, 0), passage=describe_passage(history.assessment, line.reason))
+    return replace(
+        found,
+        step=line.born,
+        source=line.edit.source,
+        learned_from=line.edit.evidence,
+        support=line.edit.support,
+        situation=line.situation,
+        evidence_for=history.evidence_for,
+        evidence_against=history.evidence_against,
     )
 
 

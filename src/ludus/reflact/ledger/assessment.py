@@ -74,9 +74,7 @@ def _assess(
     if situation and not line.by_outcome:
         gain = compute_gain(ledger, line, situation, tuning) * line.reach
     if cost:
-        gain *= (
-            1.0 - cost.spoiled
-        )  # where the line itself spoils a rollout, it does not help that its situation is gone
+        gain *= 1.0 - cost.spoiled  # it helps nothing in a rollout that it spoils
     side = SideEffect(-cost.mean, cost.deviation) if cost else compute_side_effect(ledger, line, slopes)
     if line.passage:
         gain = tuning.passage_gain

@@ -88,7 +88,8 @@ class Cost(NamedTuple):
 
 def add_outcomes(blame: Blame, outcomes: Sequence[HarmEvidence], kinds: int) -> Blame:
     """Add rollouts, and judge all lines anew. `kinds`: how many kinds of tasks there are."""
-    blame = _add_rollouts(blame, outcomes, compute_prior_harm(kinds))
+    unknown = compute_prior_harm(kinds)
+    blame = _add_rollouts(blame, outcomes, unknown)
     old, recent = blame.recent[:-_REVISITED], blame.recent[-_REVISITED:]
     table = _Table(blame)
     for rollout in old:
@@ -104,7 +105,7 @@ def add_outcomes(blame: Blame, outcomes: Sequence[HarmEvidence], kinds: int) -> 
     table.start_causes(recent)
     for rollout in recent:
         table.weigh(rollout)
-    prior = compute_logit(compute_prior_harm(kinds))
+    prior = compute_logit(unknown)
     starts = [prior + passes * _CLEARED for passes in blame.passes]
     harmful = _move(blame.harmful, starts, table.odds)
     by_outcome = _move(blame.by_outcome, starts, table.plain_odds) if blame.has_suspects else harmful

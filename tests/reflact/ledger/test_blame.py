@@ -7,13 +7,11 @@ import pytest
 from tests.ledger_kit import make_ledger, make_line, make_situation, read
 
 from ludus.reflact.ledger.blame import (
-    Harm,
     HarmEvidence,
+    HarmTable,
     add_outcomes,
     compute_cost,
     compute_prior_harm,
-    list_harm,
-    name_harm,
 )
 from ludus.reflact.ledger.credit import add_readings
 from ludus.reflact.ledger.line_records import Blame, LineLedger
@@ -39,7 +37,12 @@ def run_rollouts(count: int, *, luck: float = 0.1, suspects: str = "nobody", see
 
 
 def read_costs(blame: Blame, shares: dict[str, float]) -> dict[str, float]:
-    return {line: compute_cost(list_harm(blame, LINES), line, shares).mean for line in LINES}
+    return {line: compute_cost(HarmTable(blame), line, shares).mean for line in LINES}
+
+
+def get_chance(blame: Blame) -> float:
+    found = HarmTable(blame).get("L1", "")
+    return found.chance if found else 0.0
 
 
 @pytest.mark.parametrize("luck", [0.1, 0.4])
@@ -49,7 +52,7 @@ def test_the_line_that_spoils_a_kind_of_task_stands_out(luck: float, suspects: s
     costs = read_costs(blame, {"a": 0.5, "b": 0.5})
     assert max(costs, key=lambda line: costs[line]) == "L5" and costs["L5"] > 0.05
     assert max(cost for line, cost in costs.items() if line != "L5") < 0.03
-    assert compute_cost(list_harm(blame, LINES), "L5", {"b": 1.0}).mean < 0.03, "kinds are told apart"
+    assert compute_cost(HarmTable(blame), "L5", {"b": 1.0}).mean < 0.03, "kinds are told apart"
 
 
 def test_most_lines_stay_clear_of_an_analyst_who_blames_the_wrong_ones():
@@ -65,7 +68,7 @@ def test_an_agent_that_often_fails_makes_no_line_look_harmful():
 def test_what_is_not_known_costs_something_and_is_not_sure():
     for kinds in (1, 4):
         shares = {f"k{n}": 1 / kinds for n in range(kinds)}
-        cost = compute_cost({}, "L1", shares)
+        cost = compute_cost(HarmTable(Blame()), "L1", shares)
         assert 0.01 < cost.mean < 0.1 and cost.deviation > cost.mean
         assert (1 - compute_prior_harm(kinds)) ** kinds == pytest.approx(1 - compute_prior_harm(1)), "of all kinds"
 
@@ -83,7 +86,7 @@ def test_a_graded_rollout_is_so_much_of_a_failure():
         blame = Blame()
         for outcome in outcomes:
             blame = add_outcomes(blame, [HarmEvidence("t", "", ["L1"], outcome)], 1)
-        return list_harm(blame, LINES)[name_harm("L1", "")].chance
+        return get_chance(blame)
 
     assert judge(1.0) < judge(0.8) < judge(0.2) < judge(0.0)
     assert judge(1.0, 1.0, 1.0) < judge(1.0)
@@ -96,7 +99,7 @@ def test_what_else_was_named_explains_a_failure():
     def judge(passed: bool, named: Sequence[str] = (), suspects: Sequence[str] = (), read_it: bool = True) -> float:
         reading = read("t1", passed, ["L1"], named, suspects=tuple(suspects), read=read_it)
         after: LineLedger = add_readings(ledger, [reading], LedgerTuning())
-        return list_harm(after.blame, LINES).get(name_harm("L1", ""), Harm(0.0, 0.0)).chance
+        return get_chance(after.blame)
 
     passed, failed, explained = judge(True), judge(False), judge(False, ["other"])
     assert passed < explained < failed, "another situation explains it in part"

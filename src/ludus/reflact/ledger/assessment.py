@@ -18,7 +18,7 @@ from ludus.reflact.ledger.beliefs import (
     compute_side_effect,
     compute_slopes,
 )
-from ludus.reflact.ledger.blame import Cost, compute_cost, list_harm
+from ludus.reflact.ledger.blame import Cost, HarmTable, compute_cost
 from ludus.reflact.ledger.file_reach import get_reach
 from ludus.reflact.ledger.line_records import (
     Assessment,
@@ -39,7 +39,7 @@ def assess_lines(ledger: LineLedger, tuning: LedgerTuning) -> dict[str, Assessme
     """The assessment of each line that is alive, by its id."""
     situations = {situation.label: situation for situation in ledger.situations}
     judged = [line for line in ledger.alive if not line.is_free]
-    slopes, harm = list_slopes(ledger), list_harm(ledger.blame, {line.id for line in judged})
+    slopes, harm = list_slopes(ledger), HarmTable(ledger.blame)
     shares = {kind: each.share for kind, each in slopes.items()}
     costs = {line.id: compute_cost(harm, line.id, _list_reached(ledger, line, shares)) for line in judged}
     return {

@@ -16,7 +16,7 @@ rollouts was different then.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -279,23 +279,31 @@ class Harm(NamedTuple):
     """The share of the rollouts that it spoils if it does."""
 
 
-def list_harm(blame: Blame, lines: Collection[str]) -> dict[str, Harm]:
-    """The harm that some lines may do to each kind of task, by `name_harm`."""
-    return {
-        name: Harm(
-            chance, max(DAMAGE, 1.0 - (passes + _FEW) / (_PASSING * rollouts + _FEW)) if chance > _SURE else DAMAGE
-        )
-        for name, chance, passes, rollouts in zip(blame.lines, blame.harmful, blame.passes, blame.runs, strict=True)
-        if name.partition("/")[0] in lines
-    }
+class HarmTable:
+    """The harm that lines may do to kinds of tasks."""
+
+    def __init__(self, blame: Blame) -> None:
+        self._blame = blame
+        self._places = {name: place for place, name in enumerate(blame.lines)}
+
+    def get(self, line: str, kind: str) -> Harm | None:
+        """None if no rollout has said anything about it."""
+        place = self._places.get(name_harm(line, kind))
+        if place is None:
+            return None
+        chance, damage = self._blame.harmful[place], DAMAGE
+        if chance > _SURE:
+            passes, rollouts = self._blame.passes[place], self._blame.runs[place]
+            damage = max(DAMAGE, 1.0 - (passes + _FEW) / (_PASSING * rollouts + _FEW))
+        return Harm(chance, damage)
 
 
-def compute_cost(harm: Mapping[str, Harm], line: str, shares: Mapping[str, float]) -> Cost:
+def compute_cost(harm: HarmTable, line: str, shares: Mapping[str, float]) -> Cost:
     """What a line costs by the harm that it may do. `shares`: how many of the tasks are of each kind, and read it."""
     spoiled = variance = 0.0
     unknown = Harm(compute_prior_harm(len(shares)), DAMAGE)
     for kind, share in shares.items():
-        chance, damage = harm.get(name_harm(line, kind), unknown)
+        chance, damage = harm.get(line, kind) or unknown
         spoiled += share * damage * chance
         variance += (share * damage) ** 2 * chance * (1.0 - chance)
     return Cost(_PASSING * spoiled, _PASSING * math.sqrt(variance), spoiled)

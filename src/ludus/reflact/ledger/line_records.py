@@ -336,11 +336,11 @@ def compose_text(initial: Skill, lines: Sequence[Line], passages: Sequence[Line]
     lines = [line for line in lines if not line.passage]
     if not lines:
         return initial, kept
-    if _REGION not in initial.text and all(_is_plain(line.edit) for line in lines):  # the usual case, much faster
-        blocks = [initial.text.rstrip(), *(line.edit.content.strip() for line in lines)]
-        text = "\n\n".join(block for block in blocks if block)
+    if _REGION not in initial.text and _are_plain([line.edit for line in lines]):  # the usual case, much faster
+        blocks = [initial.text.rstrip(), *[line.edit.content.strip() for line in lines]]
+        text = "\n\n".join([block for block in blocks if block])
         if initial.text.strip() or not text.startswith("---"):  # no line becomes front matter
-            return initial.change_text(f"{text}\n"), (*kept, *(line.id for line in lines))
+            return initial.change_text(f"{text}\n"), (*kept, *[line.id for line in lines])
     skill, reports = apply_edits(initial, [line.edit for line in lines])
     made = [line for line, report in zip(lines, reports, strict=True) if report.applied]
     return add_pointers(skill, made), (*kept, *(line.id for line in made))
@@ -381,11 +381,11 @@ _REGION = "<!--"
 _MARKS = (_REGION, "```", "~~~")
 
 
-def _is_plain(edit: Edit) -> bool:
-    """Whether an edit adds text at the end of the document as it is: without a marker or a block of code."""
-    content = edit.content
-    is_marked = any(mark in content for mark in _MARKS)
-    return edit.op == "append" and not edit.path and not is_marked and bool(content.strip())
+def _are_plain(edits: Sequence[Edit]) -> bool:
+    """Whether edits add texts at the end of the document as they are: without a marker or a block of code."""
+    added = "\n".join([edit.content for edit in edits])
+    appends = all(edit.op == "append" and not edit.path and edit.content.strip() for edit in edits)
+    return appends and not any(mark in added for mark in _MARKS)
 
 
 def compute_sigmoid(value: float) -> float:

@@ -26,7 +26,7 @@ from ludus.reflact.ledger.line_records import Blame, BlamedRollout, Suspicions, 
 DAMAGE = 0.42
 """The share of the rollouts of a kind of task that a line spoils if it does harm to them. Where hardly any rollout with
 it goes well, its cost is higher."""
-_HARMFUL = 0.35
+_HARMFUL = 0.2
 """How likely a new line does harm to any kind of task."""
 _EXPLAINS = 0.8
 """How likely a failure has the cause that was named, and no line prevents."""

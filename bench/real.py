@@ -27,7 +27,9 @@ tasks.
 A finished cell is kept twice: below `--out`, and as a line of `real_results.jsonl` beside this script (scores by task,
 skill, seconds, commit). The table is made of both, so that later runs add to it. A cell that has a line is finished:
 remove the line to run it again.
-The model is served by `ludus gateway` with one thread (`--threads`), to all arms alike.
+The model is served by `ludus gateway` with one thread (`--threads`), to all arms alike. Another server of the same
+weights may stand in for it where no tools are used, for example a llama.cpp that was built for the machine, which is
+faster: `--url http://127.0.0.1:8080/v1`.
 """
 
 import argparse
@@ -55,6 +57,8 @@ MODEL = "qwen2.5-coder-1.5b"
 INITIAL = "Read the task with care.\n"
 ENVS = {"tickets": 16, "guests": 16, "functions": 120, "shop": 120}
 """The environments, and the longest reply in each, in tokens."""
+WITH_TOOLS = ("shop",)
+"""Environments that need the gateway: it writes tools and calls as this model follows them."""
 SEEDS = (1, 2, 3)
 SAMPLES = 5
 ARMS = ("initial", f"best-of-{SAMPLES}", "ledger", "reflact", "gepa", "examples", "analysts")
@@ -218,8 +222,11 @@ def list_tasks(env: str, split: str) -> list[dict[str, str]]:
 
 
 @contextmanager
-def serve_model(out: Path, threads: int, port: int) -> Generator[str]:
-    """The model behind `ludus gateway`, until the block ends. Yields its address."""
+def serve_model(out: Path, threads: int, port: int, url: str = "") -> Generator[str]:
+    """The model behind `ludus gateway`, until the block ends. Yields its address, or the one where it is served."""
+    if url:
+        yield url
+        return
     folder = out / "gateway" / time.strftime("%Y%m%d-%H%M%S")
     command = [*LUDUS, "gateway", "--model.name", MODEL, "--model.threads", str(threads), "--model.context", "6144"]
     command += ["--gateway.port", str(port), "--json", "--out", str(folder)]
@@ -240,7 +247,7 @@ def run_cells(cells: Sequence[Cell], out: Path, minutes: float, arguments: argpa
     left = [cell for cell in cells if cell.name not in done]
     if not left or minutes <= 0:
         return
-    with serve_model(out, arguments.threads, arguments.port) as url:
+    with serve_model(out, arguments.threads, arguments.port, arguments.url) as url:
         bench = Bench(out, url, time.time() + 60 * minutes, arguments.cache, arguments.kept)
         commit = describe_commit()
         for cell in left:
@@ -383,6 +390,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=1e6, help="stop after this time (default: when all is done)")
     parser.add_argument("--threads", type=int, default=1, help="cores of the model (default 1)")
     parser.add_argument("--port", type=int, default=8177, help="where the model is served; the same in each session")
+    parser.add_argument("--url", default="", help="where the model is served already; not for environments with tools")
     parser.add_argument("--report", action="store_true", help=f"write the table into {PAGE.relative_to(ROOT)}")
     parser.add_argument("--kept", type=Path, default=KEPT, help=f"results of all sessions (default {KEPT.name})")
     parser.add_argument("--cache", type=Path, default=CACHE, help=f"folder for GEPA (default {CACHE})")
@@ -392,6 +400,8 @@ def main() -> int:
     cells = list_cells([prefix for prefix in arguments.cells.split(",") if prefix])
     if not cells:
         parser.error(f"--cells: no cell begins with {arguments.cells}; an example: tickets/1/ledger")
+    if arguments.url and (tools := sorted({cell.env for cell in cells if cell.env in WITH_TOOLS})):
+        parser.error(f"--url: {', '.join(tools)} needs tools, which only the gateway writes as this model follows them")
     if out:
         run_cells(cells, out, arguments.minutes, arguments)
     elif arguments.minutes > 0:

@@ -1,13 +1,14 @@
 """How sure it is that one skill is better than another."""
 
 import math
+from collections.abc import Callable
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ludus.reflact.paired_evidence import FEWEST_TASKS, compute_certainty, compute_t_probability
+from ludus.reflact.paired_evidence import FEWEST_TASKS, compute_certainty, compute_t_probability, compute_transfer
 from ludus.stats import compute_t_quantile
 
 DIFFERENCES = st.lists(
@@ -27,25 +28,60 @@ def test_it_agrees_with_the_quantiles_of_the_package(freedom: int):
     assert compute_t_probability(compute_t_quantile(freedom), freedom) == pytest.approx(0.975, abs=2e-4)
 
 
-@given(DIFFERENCES)
-def test_a_certainty_is_a_probability_and_mirrors(differences: list[list[float]]):
-    certainty = compute_certainty(differences)
-    assert 0.0 <= certainty <= 1.0
-    assert certainty + compute_certainty([[-d for d in each] for each in differences]) == pytest.approx(1.0)
+QUESTIONS = pytest.mark.parametrize("compute", [compute_certainty, compute_transfer])
+
+
+@QUESTIONS
+@given(differences=DIFFERENCES)
+def test_the_answers_are_probabilities_and_mirror(
+    compute: Callable[[list[list[float]]], float], differences: list[list[float]]
+):
+    found = compute(differences)
+    assert 0.0 <= found <= 1.0
+    assert found + compute([[-d for d in each] for each in differences]) == pytest.approx(1.0)
     mean = math.fsum(math.fsum(each) / len(each) for each in differences)
-    assert certainty == pytest.approx(0.5) or (certainty > 0.5) == (mean > 0)
+    assert found == pytest.approx(0.5) or (found > 0.5) == (mean > 0)
 
 
-def test_fewer_than_three_tasks_say_nothing_however_often_they_were_run():
-    assert compute_certainty([]) == compute_certainty([[1.0] * 50, [1.0] * 50]) == 0.5
-    assert compute_certainty([[1.0] * 50] * 3) > 0.99
-    assert compute_certainty([[], [], [1.0], [1.0]]) == 0.5, "tasks whose rollouts failed do not count"
+@QUESTIONS
+def test_fewer_than_three_tasks_say_nothing_however_often_they_were_run(
+    compute: Callable[[list[list[float]]], float],
+):
+    assert compute([]) == compute([[1.0] * 50, [1.0] * 50]) == 0.5
+    assert compute([[1.0] * 50] * 3) > 0.99
+    assert compute([[], [], [1.0], [1.0]]) == 0.5, "tasks whose rollouts failed do not count"
 
 
-def test_the_size_of_differences_counts():
+@QUESTIONS
+def test_the_size_of_differences_counts(compute: Callable[[list[list[float]]], float]):
     solved, worse = [1.0] * 10, [-0.1] * 10
-    assert compute_certainty([solved, solved, solved, worse, worse, worse]) > 0.95, "three votes against three"
-    assert compute_certainty([[0.02] * 10] * 6) < compute_certainty([[0.3] * 10] * 6)
+    assert compute([solved, solved, solved, worse, worse, worse]) > 0.95, "three votes against three"
+    assert compute([[0.02] * 10] * 6) < compute([[0.3] * 10] * 6)
+
+
+def test_one_task_of_three_is_surely_better_there_and_likely_elsewhere():
+    solved, same = [1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 0.0] * 2, [0.0] * 16
+    differences = [solved, same, same]
+    assert compute_certainty(differences) > 0.95
+    assert 0.8 < compute_transfer(differences) < 0.95
+
+
+def test_more_rollouts_of_the_same_tasks_add_nothing_about_other_tasks():
+    mixed = [[0.6], [-0.4], [0.5], [-0.3], [0.0]]
+    often = [each * 400 for each in mixed]
+    assert compute_certainty(often) > 0.98 > 0.8 > compute_transfer(often)
+
+
+def test_however_often_a_few_tasks_are_run_a_tiny_difference_is_not_sure():
+    assert compute_certainty([[0.02] * 5000] * 3) < 0.8
+
+
+@pytest.mark.parametrize("again", range(8))
+def test_a_few_tasks_that_were_run_twice_do_not_tell_the_luck_of_all(again: int):
+    """Two runs of a task that agree by chance say little: the other tasks show how much luck there is."""
+    once = [1.0, 1.0, 1.0, 0.0, 0.0, 0.0, -1.0, 0.0]
+    differences = [[value, value] if place < again else [value] for place, value in enumerate(once)]
+    assert compute_certainty(differences) < 0.95
 
 
 def test_chance_is_seldom_certain():

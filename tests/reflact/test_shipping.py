@@ -14,6 +14,7 @@ from ludus.reflact.shipping import (
     compute_claim_interval,
     count_test_uses,
     explain_rule,
+    is_clear,
     judge_candidate,
     keep_better_half,
     make_claim,
@@ -35,11 +36,11 @@ def make_candidate(skill: Skill) -> MeasuredSkill:
     return MeasuredSkill(skill, "step_0001", 1)
 
 
-def judge(difference: float, certainty: float, text: str = "x") -> ShipCandidate:
+def judge(difference: float, certainty: float, text: str = "x", transfer: float = 1.0) -> ShipCandidate:
     skill = Skill(text)
     return ShipCandidate(
         origin="step", step=1, skill=skill, measure=Measure(skill.hash), difference=difference, better=1, worse=0,
-        certainty=certainty,
+        certainty=certainty, transfer=transfer,
     )  # fmt: skip
 
 
@@ -92,7 +93,7 @@ async def test_an_allowance_is_kept_and_a_part_of_a_pass_is_continued(
     assert sum(mark.count or 1 for mark in found.initial.marks.values()) == rollouts // 2
 
 
-@pytest.mark.parametrize(("allowance", "candidates"), [(None, 2), (18, 2), (17, 1), (3, 1), (0, 1)])
+@pytest.mark.parametrize(("allowance", "candidates"), [(None, 2), (30, 2), (29, 1), (3, 1), (0, 1)])
 async def test_few_rollouts_are_not_divided_between_several_candidates(
     world: SimpleNamespace, allowance: int | None, candidates: int
 ):
@@ -109,13 +110,21 @@ def test_a_task_counts_once_however_often_it_was_run(
 ):
     judged = judge_candidate(make_candidate(GOOD), Measure(GOOD.hash), pairs)
     assert (judged.better, judged.worse, judged.difference) == (better, worse, pytest.approx(difference))
-    assert judged.certainty <= 0.5
+    assert judged.certainty <= 0.5 and judged.transfer <= 0.5
+
+
+@pytest.mark.parametrize(("certainty", "transfer", "clear"), [
+    (0.999, 0.9, True), (0.99, 0.99, False), (0.999, 0.7, False), (0.02, 0.4, True), (0.5, 0.5, False),
+])  # fmt: skip
+def test_measuring_ends_when_more_rollouts_would_change_nothing(certainty: float, transfer: float, clear: bool):
+    assert is_clear(judge(0.1, certainty, transfer=transfer)) is clear
 
 
 def test_the_winner_has_the_largest_difference_and_must_be_certain():
     assert choose_winner([judge(0.2, 0.95, "a"), judge(0.3, 0.92, "b")], 0.9) == judge(0.3, 0.92, "b")
     assert choose_winner([judge(0.3, 0.89)], 0.9) is None
     assert choose_winner([judge(-0.1, 0.95)], 0.9) is None
+    assert choose_winner([judge(0.3, 0.99, transfer=0.7)], 0.9) is None, "other tasks must be likely to gain, too"
     assert choose_winner([], 0.9) is None
     assert (raise_bar(0.9, 1), raise_bar(0.95, 3)) == (pytest.approx(0.9), pytest.approx(0.975))
     kept = keep_better_half([make_candidate(s) for s in (BAD, GOOD, HALF)], [judge(d, 0.5) for d in (0.0, 0.3, 0.1)])

@@ -1,49 +1,83 @@
 """How sure it is that one skill is better than another, from paired rollouts on few tasks. Pure.
 
-The unit is the task: the question is whether the mean difference over all tasks of this sort is above zero. Two things
-blur it, the luck of single rollouts and the spread of the effect from task to task. With few tasks the spread cannot
-be estimated from them alone. So it has a prior that counts like `_PRIOR_TASKS` tasks: the luck, which replicates show
-well, and a spread of `_PRIOR_SPREAD` besides. The mean then follows Student's t.
+Two questions are asked, because two things blur the mean difference: the luck of single rollouts, and the spread of the
+effect from task to task.
 
-Unlike one vote per task this weighs the size of differences: two tasks that are solved now count more than two that
-went a little worse. The constants were chosen on simulated worlds (`docs/optimizer.md`).
+* Is the difference on these tasks more than luck (`compute_certainty`)? More rollouts of the same tasks answer it. A
+  spread of `_LEAST_SPREAD` is always assumed: no number of rollouts of a few tasks makes a tiny difference sure.
+* Will other tasks of this sort gain, too (`compute_transfer`)? Only more tasks answer it. With few of them the spread
+  cannot be estimated from them alone, so it has a prior that counts like `_PRIOR_TASKS` tasks.
+
+The questions are apart because a skill that solves one task of three, and changes nothing on the others, is surely
+better there. Its effect differs much from task to task, which makes it less sure, but not unlikely, elsewhere.
+
+Both means follow Student's t. Unlike one vote per task they weigh the size of differences: two tasks that are solved
+now count more than two that went a little worse. The constants were chosen on simulated worlds (`docs/optimizer.md`).
 """
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 FEWEST_TASKS = 3
 """With fewer tasks nothing is certain: nothing shows how much the effect differs from task to task."""
 _PRIOR_TASKS = 6.0
-_PRIOR_SPREAD = 0.1
+"""For how many tasks the prior of the spread counts."""
+_LEAST_SPREAD = 0.07
+"""The standard deviation of the effect over tasks that is assumed in any case."""
 _PRIOR_LUCK = (2.0, 0.25)
-"""The variance of a single paired difference, and for how many rollouts that counts."""
+"""For how many rollouts the prior of the luck counts, and its variance of a single paired difference."""
+
+
+class _Summary(NamedTuple):
+    """What the differences of some tasks say."""
+
+    tasks: int
+    mean: float
+    spread: float
+    """The sum of squares of the tasks' means around the mean."""
+    luck: float
+    """The variance of a task's mean that luck alone makes, as a mean over the tasks."""
+    freedom: float
+    """The degrees of freedom that `luck` was estimated with."""
+
+    def compute_probability(self, variance: float, freedom: float) -> float:
+        """The probability that the mean is above zero if that of a single task has this variance."""
+        return compute_t_probability(self.mean / math.sqrt(variance / self.tasks), freedom)
 
 
 def compute_certainty(differences: Sequence[Sequence[float]]) -> float:
-    """The probability that the mean difference is above zero. `differences` has those of each task, one for each pair
+    """The probability that these tasks gain, and not by luck. `differences` has those of each task, one for each pair
     of rollouts. 0.5 if there are too few tasks."""
-    tasks = [each for each in differences if each]
-    if len(tasks) < FEWEST_TASKS:
+    found = _summarize(differences)
+    return found.compute_probability(found.luck + _LEAST_SPREAD**2, found.freedom) if found else 0.5
+
+
+def compute_transfer(differences: Sequence[Sequence[float]]) -> float:
+    """The probability that the mean over all tasks of this sort gains, as far as these tasks tell. 0.5 if there are too
+    few."""
+    found = _summarize(differences)
+    if found is None:
         return 0.5
+    freedom = _PRIOR_TASKS + found.tasks - 1
+    variance = (_PRIOR_TASKS * (found.luck + _LEAST_SPREAD**2) + found.spread) / freedom
+    return found.compute_probability(variance, freedom)
+
+
+def _summarize(differences: Sequence[Sequence[float]]) -> _Summary | None:
+    """Luck is estimated from replicates and, as far as tasks have few, from the differences between tasks."""
+    tasks = [each for each in differences if each]
     count = len(tasks)
+    if count < FEWEST_TASKS:
+        return None
     means = [math.fsum(each) / len(each) for each in tasks]
     mean = math.fsum(means) / count
     spread = math.fsum((value - mean) ** 2 for value in means)
-    luck = _estimate_luck(tasks, means, spread) * math.fsum(1.0 / len(each) for each in tasks) / count
-    freedom = _PRIOR_TASKS + count - 1
-    variance = (_PRIOR_TASKS * (luck + _PRIOR_SPREAD**2) + spread) / freedom
-    return compute_t_probability(mean / math.sqrt(variance / count), freedom)
-
-
-def _estimate_luck(tasks: Sequence[Sequence[float]], means: Sequence[float], spread: float) -> float:
-    """The variance of a single paired difference of one task. Without replicates, that of all tasks."""
+    share = math.fsum(1.0 / len(each) for each in tasks) / count
+    within = math.fsum((value - own) ** 2 for each, own in zip(tasks, means, strict=True) for value in each)
     times, prior = _PRIOR_LUCK
-    repeated = sum(len(each) - 1 for each in tasks)
-    total = math.fsum((value - mean) ** 2 for each, mean in zip(tasks, means, strict=True) for value in each)
-    if not repeated:
-        repeated, total = len(tasks) - 1, spread
-    return (total + times * prior) / (repeated + times)
+    freedom = sum(len(each) - 1 for each in tasks) + (count - 1) * share + times
+    return _Summary(count, mean, spread, (within + spread + times * prior) / freedom * share, freedom)
 
 
 def compute_t_probability(value: float, freedom: float) -> float:

@@ -381,8 +381,11 @@ class ShipCandidate(Struct, frozen=True, kw_only=True):
     """The number of tasks on which it does better than the initial skill."""
     worse: int
     certainty: float
-    """The probability that its mean difference is above zero (`ludus.reflact.paired_evidence`). In runs of earlier
-    versions: that it does better on more than half of the tasks on which the two differ."""
+    """The probability that it is better on the selection tasks, and not by luck (`ludus.reflact.paired_evidence`). In
+    runs of earlier versions: that its mean difference on all tasks is above zero, or that it does better on more than
+    half of the tasks on which the two differ."""
+    transfer: float = 1.0
+    """The probability that other tasks gain, too. 1 in runs of earlier versions, which did not judge it apart."""
 
 
 class Shipment(Struct, frozen=True, kw_only=True):

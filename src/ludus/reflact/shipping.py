@@ -3,8 +3,8 @@
 What to explore next may be permissive; what is shipped must not be. The score that a skill was chosen for is too high,
 because it was chosen. So a few candidates are measured afresh on the selection split, with new seeds, each paired with
 the initial skill: same task, same seed. They are measured until it is clear which is better or the rollouts for it are
-spent, and weaker ones are dropped on the way. A candidate is shipped if it is better than the initial skill with enough
-certainty (`ludus.reflact.paired_evidence`). Otherwise the initial skill stays. The winner is then run once on the
+spent, and weaker ones are dropped on the way. A candidate is shipped if it is surely better there, and likely better on
+other tasks (`ludus.reflact.paired_evidence`). Otherwise the initial skill stays. The winner is then run once on the
 sealed test split, paired with the initial skill. The difference there, with its interval, is the claim of the run. The
 decisions are pure functions.
 
@@ -22,7 +22,7 @@ from msgspec import Struct
 from ludus.encoding import canonical, to_json
 from ludus.reflact.gate import METRICS, Gate, Measure, pair_marks, project, resolve_metric
 from ludus.reflact.measure import Trial, make_measure, merge_measures
-from ludus.reflact.paired_evidence import FEWEST_TASKS, compute_certainty
+from ludus.reflact.paired_evidence import FEWEST_TASKS, compute_certainty, compute_transfer
 from ludus.reflact.records import Claim, MeasuredSkill, ShipCandidate, Shipment
 from ludus.reflact.splits import FEW_TESTS, derive_ship_seed, sample_some
 from ludus.reflact.train_settings import TrainSettings
@@ -34,6 +34,9 @@ from ludus.types import Rollout, Task
 
 _SURE, _IN_VAIN = 0.999, 0.02
 """The certainties at which a single candidate is not measured any further."""
+_LIKELY = 0.8
+"""How likely other tasks must gain, too. Luck is held down by the certainty. This decides by the expected value: a text
+that surely helps some of the selection tasks, and hurts few, is worth more on other tasks than it risks."""
 _HALVING = (1, 2, 4)
 """The passes after which the weaker half of the candidates is dropped."""
 TEST_USES = "test_use"
@@ -93,7 +96,7 @@ async def ship(
         judged = [_judge(each, series, initial) for each in left]
         if number in _HALVING:
             left = keep_better_half(left, judged)
-        if len(left) == 1 and not _IN_VAIN < max(each.certainty for each in judged) < _SURE:
+        if len(left) == 1 and is_clear(max(judged, key=lambda each: each.difference)):
             break
     results = [_judge(each, series, initial) for each in rivals]
     finalists = [each for each in results if each.skill in {rival.skill for rival in left}]
@@ -161,15 +164,28 @@ def judge_candidate(candidate: MeasuredSkill, measure: Measure, pairs: Pairs) ->
         better=sum(value > 0 for value in means),
         worse=sum(value < 0 for value in means),
         certainty=compute_certainty(list(pairs.values())),
+        transfer=compute_transfer(list(pairs.values())),
     )
 
 
 def limit_candidates(rivals: Sequence[MeasuredSkill], tasks: int, allowance: int | None) -> list[MeasuredSkill]:
-    """As many candidates as can be run on all tasks once, and the first one anyway. They share most lines, so where
-    rollouts are few, a second one takes more from the evidence than the choice is worth."""
+    """As many candidates as can be halved down to one, which is then run on all tasks once more; and the first one
+    anyway. They share most lines, so where rollouts are few, another one takes more from the evidence than the choice
+    is worth."""
     if allowance is None:
         return list(rivals)
-    return list(rivals[: max(1, allowance // max(1, tasks) - 1)])
+    fitting = [count for count in range(1, len(rivals) + 1) if _count_rounds(count) * tasks <= allowance]
+    return list(rivals[: max(fitting, default=1)])
+
+
+def _count_rounds(candidates: int) -> int:
+    """How many texts are run on all tasks until one of so many candidates is left and run once more, with the initial
+    skill each time."""
+    rounds = 2
+    while candidates > 1:
+        rounds += candidates + 1
+        candidates = math.ceil(candidates / 2)
+    return rounds
 
 
 def keep_better_half(candidates: Sequence[MeasuredSkill], judged: Sequence[ShipCandidate]) -> list[MeasuredSkill]:
@@ -177,6 +193,11 @@ def keep_better_half(candidates: Sequence[MeasuredSkill], judged: Sequence[ShipC
     ranked = sorted(range(len(candidates)), key=lambda place: -judged[place].difference)
     kept = set(ranked[: math.ceil(len(candidates) / 2)])
     return [candidate for place, candidate in enumerate(candidates) if place in kept]
+
+
+def is_clear(candidate: ShipCandidate) -> bool:
+    """Whether further rollouts of a candidate would change nothing: it is surely better, or hardly so."""
+    return candidate.certainty <= _IN_VAIN or (candidate.certainty >= _SURE and candidate.transfer >= _LIKELY)
 
 
 def raise_bar(certainty: float, candidates: int) -> float:
@@ -188,7 +209,9 @@ def raise_bar(certainty: float, candidates: int) -> float:
 def choose_winner(finalists: Sequence[ShipCandidate], certainty: float) -> ShipCandidate | None:
     """The candidate to ship: the largest difference, if it is certain enough. None: the initial skill stays."""
     best = max(finalists, key=lambda each: each.difference, default=None)
-    return best if best is not None and best.difference > 0 and best.certainty >= certainty else None
+    if best is None or best.difference <= 0:
+        return None
+    return best if best.certainty >= certainty and best.transfer >= _LIKELY else None
 
 
 # ---- the claim ------------------------------------------------------------------------------------------------------

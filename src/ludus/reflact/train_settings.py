@@ -136,8 +136,9 @@ class ShippingSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
     kept for shipping allow; without a limit of rollouts 4, and more if there are fewer than 15 tasks. Passes end when
     it is clear which skill is better. After some of them the weaker half of the candidates is dropped."""
     certainty: Probability = 0.95
-    """For `certain`: a candidate is shipped if it is better than the initial skill with at least this probability.
-    Otherwise the initial skill stays. The best of several candidates must be surer: of three, with 0.975 for 0.95."""
+    """For `certain`: a candidate is shipped if it is better than the initial skill on the selection tasks, and not by
+    luck, with at least this probability, and other tasks are likely (0.8) to gain, too. Otherwise the initial skill
+    stays. The best of several candidates must be surer: of three, with 0.975 for 0.95."""
     reserve: Probability = 0.2
     """For the recipe `ledger`: the share of the rollouts, without the test, that is kept for shipping."""
 

@@ -302,8 +302,11 @@ def _report_useless_replies(records: Sequence[Record]) -> int:
     if not useless:
         return 0
     problem = next(event.problem for record in records if isinstance(record, Step) for event in record.events)
+    last = records[-1]
+    trimmed = isinstance(last, Summary) and last.best.skill != last.initial.skill
+    learned = "nothing was learned" + (" but that passages of your skill cost something" if trimmed else "")
     print_notice(
-        f"0 of {useless} replies of the optimizer were usable, so nothing was learned. The first problem: {problem}. "
+        f"0 of {useless} replies of the optimizer were usable, so {learned}. The first problem: {problem}. "
         "Use another model (--optimizer.base_url URL --optimizer.name NAME), or give it more room (train.reply_tokens)"
     )
     return 1

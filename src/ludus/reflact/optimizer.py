@@ -16,7 +16,7 @@ If the server is down the run stops and can be resumed. If the server has answer
 import asyncio
 import hashlib
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
@@ -77,6 +77,12 @@ class _RequestLimits(NamedTuple):
     extra: Mapping[str, Any]
 
 
+def read_calls(store: Store) -> Iterator[CallRecord]:
+    """The requests to the optimizer that a store has, with their replies, in the order in which they were stored."""
+    for _, body in store.read_records(CALLS):
+        yield decode_record(_RECORD, body)
+
+
 class Optimizer:
     """The optimizer's model, with its prompts and the store of its replies."""
 
@@ -114,14 +120,16 @@ class Optimizer:
         place: str,
         otherwise: str,
         check: Callable[[T], str] | None = None,
+        shape: Callable[[Any], Any] | None = None,
         tokens: int | None = None,
         extra: Mapping[str, Any] = MappingProxyType({}),
     ) -> T | UnusableReply:
         """Ask for a reply of type `kind`; an `UnusableReply` says why there is none.
 
         `place` names the place in the run and must be unique within its stage. `otherwise` says what is done without a
-        reply. `check` gets a reply of the right type and returns what is wrong with it, or an empty text. `tokens` and
-        `extra` replace the length and the further fields that requests have.
+        reply. `check` gets a reply of the right type and returns what is wrong with it, or an empty text. `shape` gets
+        the JSON before it is given a type, and may put right what is plain. `tokens` and `extra` replace the length and
+        the further fields that requests have.
         """
         limits = _RequestLimits(tokens or self._reply_tokens or self._sampling.max_tokens, extra)
         first = tuple(map(_clean_message, self.prompts.render_messages(prompt, values)))
@@ -134,7 +142,7 @@ class Optimizer:
                 if error.retryable or isinstance(error, ModelUnusable) or not self._answered:
                     raise
                 return self._give_up(stage, place, f"{REFUSED}: {error}", attempt, otherwise)
-            reply = _parse_reply(completion, kind)
+            reply = _parse_reply(completion, kind, shape)
             problem = reply if isinstance(reply, str) else (check(reply) if check else "")
             if not problem and not isinstance(reply, str):
                 return reply
@@ -197,7 +205,7 @@ def _clean_message(message: Message) -> Message:
     return message if content == message.content else msgspec.structs.replace(message, content=content)
 
 
-def _parse_reply(completion: Completion, kind: type[T]) -> T | str:
+def _parse_reply(completion: Completion, kind: type[T], shape: Callable[[Any], Any] | None = None) -> T | str:
     """Parse a completion. Returns the reply, or the problem as text."""
     if completion.finish is Finish.FILTER:
         return "the server's content filter withheld it"
@@ -206,7 +214,8 @@ def _parse_reply(completion: Completion, kind: type[T]) -> T | str:
     if (size := len(completion.message.content)) > REPLY_CHARS:
         return f"it has {size:,} characters; at most {REPLY_CHARS:,} are read: say it in fewer words"
     try:
-        return msgspec.convert(_clean_value(extract_json(completion.message.content)), kind, strict=False)
+        value = _clean_value(extract_json(completion.message.content))
+        return msgspec.convert(shape(value) if shape else value, kind, strict=False)
     except msgspec.ValidationError as error:
         return f"its JSON does not have the form that was asked for: {error}"
     except ValueError as error:

@@ -46,7 +46,7 @@ from ludus.reflact.split_hints import list_split_hints
 from ludus.reflact.splits import load_splits
 from ludus.reflact.train_settings import TrainSettings
 from ludus.reflact.trainer import train
-from ludus.reflact.training_run import ClaimPlan, Resources, check_fit
+from ludus.reflact.training_run import ClaimPlan, Resources, check_fit, explain_strays, get_initial_skill
 from ludus.reflact.training_tables import TrainingBar, print_training
 from ludus.run import Run, RunKind
 from ludus.run_info import REPORT
@@ -160,7 +160,7 @@ def _writes_lessons(settings: TrainSettings) -> bool:
 
 def _print_split_hints(config: Config, plan: Plan) -> None:
     """Say what the splits are, and whether they can show that a skill is better."""
-    for hint in list_split_hints(config.data, plan.settings, plan.sizes, len(plan.selection)):
+    for hint in list_split_hints(config.data, plan.settings, plan.split_sizes, len(plan.selection)):
         print_notice(hint)
     if warning := explain_rule(plan.settings, len(plan.selection)):
         print_notice(warning)
@@ -191,6 +191,8 @@ class TrainingWork(RunWork):
         return model
 
     def prepare(self, policy: Policy) -> Mapping[str, str]:
+        if words := explain_strays(get_initial_skill(policy)):
+            print_notice(words)
         return hash_content(self.plan, policy)
 
     async def work(self, run: Run) -> bool:

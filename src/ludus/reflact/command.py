@@ -41,7 +41,6 @@ from ludus.reflact.prompt_templates import Prompts
 from ludus.reflact.records import Record, Step, Summary, count_rollouts, count_useless_replies, list_record_values
 from ludus.reflact.report import run_files as files
 from ludus.reflact.report.run_files import RunRecorder, find_tested_skills
-from ludus.reflact.shipping import explain_rule
 from ludus.reflact.split_hints import list_split_hints
 from ludus.reflact.splits import load_splits
 from ludus.reflact.train_settings import TrainSettings
@@ -162,8 +161,6 @@ def _print_split_hints(config: Config, plan: Plan) -> None:
     """Say what the splits are, and whether they can show that a skill is better."""
     for hint in list_split_hints(config.data, plan.settings, plan.split_sizes, len(plan.selection)):
         print_notice(hint)
-    if warning := explain_rule(plan.settings, len(plan.selection)):
-        print_notice(warning)
 
 
 # ---- running ------------------------------------------------------------------------------------------------------

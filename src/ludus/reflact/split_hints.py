@@ -33,11 +33,13 @@ def _explain_choice(data: DataSettings, sizes: Sizes) -> Iterator[str]:
 
 
 def _explain_few(data: DataSettings, settings: TrainSettings, sizes: Sizes, selection: int) -> Iterator[str]:
-    if selection * settings.selection_replicates >= FEW:
-        return
-    if explain_rule(settings, selection):  # a stronger warning, which does not know how the splits were made
-        if ways := _list_ways(data, sizes, selection, FEWEST_TASKS):
+    if warning := explain_rule(settings, selection):
+        yield warning
+        ways = _list_ways(data, sizes, selection, FEWEST_TASKS) if selection < FEWEST_TASKS else []
+        if ways:
             yield f"for more selection tasks: {'; '.join(ways)}"
+        return
+    if selection * settings.selection_replicates >= FEW:
         return
     ways = _list_ways(data, sizes, selection, sizes.selection + 1)
     ways += ["more rollouts: --train.selection_replicates 3"] if settings.recipe == "reflact" else []

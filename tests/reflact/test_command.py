@@ -137,6 +137,14 @@ def test_arms_that_cannot_be_measured_are_refused_by_name(ludus: Ludus, words: t
     assert done.code == 2 and message in done.err, done.err
 
 
+def test_a_limit_that_leaves_no_arm_is_told_before_it_is_spent(ludus: Ludus):
+    claim = ("train", "--config", "lines.yaml", "--dry-run", "--claim", "--claim.rollouts")
+    told = ludus(*claim, "3").err
+    assert "claim.rollouts is 3, which leaves too few for the arm of equal budget of at least 4 tasks" in told
+    assert "claim.rollouts" not in ludus(*claim, "9999").err
+    assert "claim.rollouts" not in ludus(*claim, "8", "--claim.best_of", "2").err
+
+
 def test_killed_in_the_arms_it_comes_to_the_same_claim(folder: Path, ludus: Ludus):
     assert ludus(*train_words("--out", "whole", "--claim", "--quiet")).code == 0
     calls = len(Path("calls").read_text())

@@ -26,6 +26,7 @@ from ludus.reflact.journal import StageProgress
 from ludus.reflact.ledger.line_records import LineLedger
 from ludus.reflact.records import (
     Baseline,
+    ClaimArms,
     EpochEnd,
     MeasuredSkill,
     Product,
@@ -132,6 +133,8 @@ def describe_record(record: Record, gate: Gate, steps: int) -> str:
             parts = [f"{name} {action}" for name, action in done.items() if action not in ("off", "skip_first_epoch")]
             parts += [f"warning: {warning}" for warning in record.warnings]
             return f"end of epoch {record.epoch}" + (": " if parts else "") + ", ".join(parts)
+        case Summary(arms=ClaimArms()):
+            return "compared with the arms of the claim"
         case _:
             best, final = _format_score(record.state.best, gate), _format_score(record.state.current, gate)
             return "finished" if record.claim else f"finished: best {best}, final {final}"

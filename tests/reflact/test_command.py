@@ -333,6 +333,18 @@ def test_a_run_whose_optimizer_gives_no_usable_reply_ends_with_an_error(ludus: L
     assert ludus("train", "--resume", "--out", "run", "--quiet").code == 1
 
 
+def test_what_an_optimizer_of_ones_own_raises_is_told_without_a_traceback(ludus: Ludus):
+    Path("broken.py").write_text(
+        "def raise_it(messages, tools, sampling):\n    raise ValueError('no such rule')\n"
+        "def say_nothing(messages, tools, sampling):\n    return None\n"
+    )
+    done = ludus(*train_words("--out", "run", "--optimizer.script", "broken.py:raise_it"))
+    assert done.code == 1 and "optimizer: ValueError: no such rule (broken.py, line 2)" in done.err
+    assert "resume with" in done.err
+    done = ludus(*train_words("--out", "none", "--optimizer.script", "broken.py:say_nothing"))
+    assert done.code == 1 and "the script returned NoneType" in done.err
+
+
 def test_how_fast_it_goes_may_change(ludus: Ludus):
     ludus(*train_words("--out", "run", "--quiet"))
     assert ludus("train", "--resume", "--out", "run", "--run.concurrency", "4", "--budget.calls", "9999").code == 0

@@ -16,7 +16,7 @@ If the server is down the run stops and can be resumed. If the server has answer
 import asyncio
 import hashlib
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
@@ -25,7 +25,7 @@ from msgspec import Struct
 
 from ludus.encoding import canonical, replace_surrogates, to_json
 from ludus.engine import derive_seed
-from ludus.errors import ModelError, ModelUnusable
+from ludus.errors import LudusError, ModelError, ModelUnusable, comes_from_user, describe_error
 from ludus.models import Model
 from ludus.reflact.journal import Journal
 from ludus.reflact.json_extract import extract_json
@@ -179,7 +179,7 @@ class Optimizer:
             started = time.monotonic()
             tagged = _StageSampling(**msgspec.structs.asdict(sampling), stage=prompt)
             async with self._slots:
-                completion = await self._model.complete(messages, (), tagged)
+                completion = await self._call(messages, tagged)
             record = CallRecord(
                 stage=stage,
                 place=place,
@@ -197,6 +197,15 @@ class Optimizer:
         completion = decode_record(_RECORD, kept).completion
         self._journal.book("optimizer", stage, completion.usage)
         return completion
+
+    async def _call(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
+        """Ask the model. What a script of the user's own raises stops the run, which can be resumed."""
+        try:
+            return await self._model.complete(messages, (), sampling)
+        except Exception as error:
+            if isinstance(error, LudusError) or not comes_from_user(error):
+                raise
+            raise ModelUnusable(f"optimizer: {describe_error(error)}") from error
 
 
 def _clean_message(message: Message) -> Message:

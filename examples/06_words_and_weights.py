@@ -35,7 +35,7 @@ from ludus.reflact.measure import make_measure
 from ludus.reflact.proposers import Proposer, View
 from ludus.reflact.records import Reflection, Step, Summary, count_rollouts
 from ludus.reflact.splits import Splits
-from ludus.reflact.train_settings import SlowUpdate, TrainSettings
+from ludus.reflact.train_settings import ShippingSettings, SlowUpdate, TrainSettings
 from ludus.reflact.trainer import train
 from ludus.reflact.weights_outlook import Advice, RlPlanSizes, advise_weights, choose_advice, foresee_weights
 from ludus.rl.grpo_settings import GrpoSettings
@@ -182,7 +182,9 @@ async def foresee(policy: Policy, runner: Runner) -> tuple[Advice, str]:
     """What `ludus headroom` says, from two runs of the selection tasks: one word, and its sentence."""
     groups = await run_tasks(policy, runner, "validation", 2)
     first, second = ([group.rollouts[place] for group in groups] for place in (0, 1))
-    found = assess(make_measure(Skill(""), first), make_measure(Skill(""), second))
+    shipping = ShippingSettings()
+    measures = make_measure(Skill(""), first), make_measure(Skill(""), second)
+    found = assess(*measures, shipping=shipping, passes=shipping.count_passes(len(groups)))
     tokens = fmean(rollout.usage.tokens for rollout in (*first, *second))
     weights = foresee_weights(tally_tasks([*first, *second]), RlPlanSizes(STEPS, GROUPS, GROUP_SIZE), tokens)
     assert found is not None

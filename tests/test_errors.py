@@ -11,6 +11,7 @@ from ludus.errors import (
     SandboxError,
     VerifierError,
     boundary,
+    comes_from_user,
     describe_bug,
     raise_first,
     suggest,
@@ -80,3 +81,17 @@ def test_a_bug_is_described_with_the_end_of_its_traceback():
             first, mark, rest = failure.message.partition(TRACEBACK)
             assert first.startswith(name) and mark and "line" in rest
             assert len(failure.message) < 3 * LONGEST + 200
+
+
+def test_an_exception_of_a_users_file_is_told_from_one_of_ludus():
+    def fail() -> None:
+        raise ValueError
+
+    with pytest.raises(ValueError) as own:
+        fail()
+    assert comes_from_user(own.value), "a test is the user's own code"
+    try:
+        json.loads("{")
+    except ValueError as error:
+        error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+        assert not comes_from_user(error)

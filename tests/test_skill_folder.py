@@ -149,6 +149,12 @@ def test_a_deep_folder_is_refused(tmp_path: Path):
         read_package(make_folder(tmp_path, {"/".join("abcdefghi"): b"x"}))
 
 
+def test_a_document_of_other_bytes_is_refused(tmp_path: Path):
+    (tmp_path / "skill.md").write_bytes(b"\xff\xfeA\x00")
+    with pytest.raises(ConfigError, match=r"skill\.md is not UTF-8 text"):
+        read_skill(tmp_path / "skill.md")
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_an_unreadable_file_is_refused(tmp_path: Path):
     folder = make_folder(tmp_path, {"r.md": b"x"})

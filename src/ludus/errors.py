@@ -173,6 +173,11 @@ LONGEST = 2_000
 """The maximum length of a foreign error message: some contain all of their data."""
 
 
+def comes_from_user(error: BaseException) -> bool:
+    """Whether an exception was raised in, or below, a file of the user's own."""
+    return any(_is_user_code(frame.filename) for frame in traceback.extract_tb(error.__traceback__))
+
+
 def describe_error(error: BaseException) -> str:
     """Describe an exception of foreign code: its type, its message, and the last line of the user's own code."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_user_code(frame.filename)]

@@ -447,6 +447,14 @@ def find_protected_spans(text: str) -> list[tuple[int, int]]:
     return [*([(0, end)] if end else []), *_find_spans(text, MARKED)]
 
 
+def find_strays(text: str, region: Region) -> list[str]:
+    """The markers of a region that lack their other half."""
+    rest = text
+    for start, end in reversed(_find_spans(text, (region,))):
+        rest = rest[:start] + rest[end:]
+    return [marker for marker in (region.start, region.end) if marker in rest]
+
+
 def remove_markers(text: str, regions: Sequence[Region] = REGIONS) -> str:
     """Remove every marker, including one that only forms when another is removed."""
     markers = [marker for region in regions for marker in (region.start, region.end)]

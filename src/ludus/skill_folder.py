@@ -57,7 +57,11 @@ def read_skill(path: Path) -> Skill:
         return parse_file(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"there is no file {path}") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise ConfigError(
+            f"{path} is not UTF-8 text: a skill is a Markdown file in UTF-8, or a folder with one"
+        ) from None
+    except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error}") from None
 
 

@@ -32,6 +32,7 @@ def test_show_for_machines(ludus: Ludus, folder: Path):
     assert found["summary"]["overall"]["mean"] == 1.0
     assert len(found["rollouts"]) == 4
     assert "not a run of `ludus train`" in ludus("show", "r", "--lines").err
+    assert "no optimizer was asked" in ludus("show", "r", "--replies").err
     row = json.loads(ludus("show", "r", "sum-3", "--json").out)
     assert (row["task"]["id"], row["answer"]) == ("sum-3", "6")
 
@@ -57,6 +58,15 @@ def test_lines_are_those_of_a_training_run_with_a_ledger(ludus: Ludus, folder: P
     assert "line" in ludus("show", "lines", "--lines").out
     found = json.loads(ludus("show", "lines", "--lines", "--json").out)
     assert all({"line", "situation", "evidence_for", "events", "status"} <= each.keys() for each in found["lines"])
+
+
+def test_replies_are_those_of_the_optimizer(ludus: Ludus, folder: Path):
+    write_rules(folder)
+    ludus("train", "--config", "lines.yaml", "--out", "lines", "--quiet")
+    replies = json.loads(ludus("show", "lines", "--replies", "--json").out)["replies"]
+    shown = ludus("show", "lines", "--replies").out
+    assert replies[-1]["completion"]["message"]["content"].strip() in shown and f"{len(replies)} replies" in shown
+    assert "analyst_lines" in shown and all(reply["messages"] for reply in replies)
 
 
 def test_toolsets_that_a_draw_had_to_leave_out_are_recorded_and_shown(ludus: Ludus, folder: Path):

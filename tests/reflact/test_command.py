@@ -137,6 +137,14 @@ def test_arms_that_cannot_be_measured_are_refused_by_name(ludus: Ludus, words: t
     assert done.code == 2 and message in done.err, done.err
 
 
+def test_a_limit_that_leaves_no_arm_is_told_before_it_is_spent(ludus: Ludus):
+    claim = ("train", "--config", "lines.yaml", "--dry-run", "--claim", "--claim.rollouts")
+    told = ludus(*claim, "3").err
+    assert "claim.rollouts is 3, which leaves too few for the arm of equal budget of at least 4 tasks" in told
+    assert "claim.rollouts" not in ludus(*claim, "9999").err
+    assert "claim.rollouts" not in ludus(*claim, "8", "--claim.best_of", "2").err
+
+
 def test_killed_in_the_arms_it_comes_to_the_same_claim(folder: Path, ludus: Ludus):
     assert ludus(*train_words("--out", "whole", "--claim", "--quiet")).code == 0
     calls = len(Path("calls").read_text())
@@ -323,6 +331,18 @@ def test_a_run_whose_optimizer_gives_no_usable_reply_ends_with_an_error(ludus: L
     assert (done.code, report["status"], replies > 0) == (1, "completed", True)
     assert f"0 of {replies} replies of the optimizer were usable" in done.err
     assert ludus("train", "--resume", "--out", "run", "--quiet").code == 1
+
+
+def test_what_an_optimizer_of_ones_own_raises_is_told_without_a_traceback(ludus: Ludus):
+    Path("broken.py").write_text(
+        "def raise_it(messages, tools, sampling):\n    raise ValueError('no such rule')\n"
+        "def say_nothing(messages, tools, sampling):\n    return None\n"
+    )
+    done = ludus(*train_words("--out", "run", "--optimizer.script", "broken.py:raise_it"))
+    assert done.code == 1 and "optimizer: ValueError: no such rule (broken.py, line 2)" in done.err
+    assert "resume with" in done.err
+    done = ludus(*train_words("--out", "none", "--optimizer.script", "broken.py:say_nothing"))
+    assert done.code == 1 and "the script returned NoneType" in done.err
 
 
 def test_how_fast_it_goes_may_change(ludus: Ludus):

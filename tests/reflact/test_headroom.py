@@ -8,6 +8,7 @@ from tests.reflact_kit import make_result
 from ludus.reflact.gate import Gate, Mark, Measure
 from ludus.reflact.headroom import Headroom, add_hint, advise, assess, judge_outlook, list_hinted
 from ludus.reflact.headroom_command import tally_tasks
+from ludus.reflact.train_settings import ShippingSettings
 from ludus.reflact.weights_outlook import RlPlanSizes, foresee_weights
 from ludus.skill import Skill
 from ludus.types import Rollout, Score
@@ -19,7 +20,7 @@ def make_measure(*hards: float, failed: int = 0) -> Measure:
 
 def test_an_aa_run_measures_the_noise():
     found = assess(make_measure(*[1.0, 0.0] * 20), make_measure(*[0.0, 1.0] * 20, failed=1))
-    assert found is not None
+    assert found is not None and found.smallest_effect is not None and found.tasks_needed is not None
     assert (found.tasks, found.score, found.difference, found.changed, found.failed) == (40, 0.5, 0.0, 1.0, 1)
     quiet = assess(make_measure(*[1.0, 0.0] * 20), make_measure(*[1.0, 0.0] * 20))
     assert quiet is not None and quiet.noise < found.noise < found.smallest_effect
@@ -61,6 +62,19 @@ def test_only_references_in_words_are_hints_and_the_skill_keeps_its_text():
     assert [task.id for task in list_hinted(tasks, 1)] == ["0"]
     assert add_hint(Skill("Be brief.\n"), tasks[0]).text.startswith("Be brief.\n\n")
     assert "7" in add_hint(Skill(""), tasks[0]).text
+
+
+def test_shipping_shows_what_one_comparison_could_not():
+    few = make_measure(0.0, 1.0, 0.0, 0.0), make_measure(0.0, 0.0, 0.0, 0.0)
+    one, several = assess(*few), assess(*few, shipping=ShippingSettings(), passes=15)
+    assert one is not None and several is not None
+    assert (judge_outlook(one), judge_outlook(several)) == ("too_noisy", "promising")
+    assert "train.selection_replicates" in advise(one), "of the recipe reflact"
+    assert "shipping on 4 selection tasks shows gains of" in advise(several)
+    fewest = assess(make_measure(0.0, 0.0), make_measure(0.0, 0.0), shipping=ShippingSettings(), passes=30)
+    assert fewest is not None and fewest.smallest_effect is None and judge_outlook(fewest) == "too_noisy"
+    assert "2 selection tasks cannot show the 100 points" in advise(fewest)
+    assert "selection_replicates" not in advise(fewest)
 
 
 def make_headroom(score: float, noise: float, hinted: float | None) -> Headroom:

@@ -20,5 +20,11 @@ def test_every_number_is_said_in_words(capsys: pytest.CaptureFixture[str]):
     for words in ("25% [10%, 40%] of 40", "2 of 80 rollouts", "-5 points; 30%", "up to 18 points", "26 points can",
                   "1081", "unknown", "800 rollouts (1.20M tokens)", "Worth it."):  # fmt: skip
         assert words in text
+    print_headroom({**found, "passes": 6, "smallest_effect": 0.37, "tasks_needed": 277, "tasks": 1}, Path("run"))
+    text = capsys.readouterr().out
+    assert "of 1 selection task," in text and "37 points can be shown by shipping (80 % power, 6 passes)" in text
+    assert "about 277 selection tasks" in text
+    print_headroom({**found, "passes": 6, "smallest_effect": None, "tasks_needed": None}, Path("run"))
+    assert "none that there is room for" in capsys.readouterr().out
     print_headroom(None, Path("run"))
     assert capsys.readouterr().out == ""

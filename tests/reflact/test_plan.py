@@ -40,7 +40,7 @@ def _files(folder: Path) -> None:
         (["--tools.distribution", "default"], "tools.distribution"),
         (["--train.prompts", "nowhere"], "nowhere is not a folder"),
         (["--agent.skill", "nowhere.md"], "agent.skill: there is no file nowhere.md"),
-        (["--agent.skill", "bad.md"], "the front matter is not in the Agent Skills form"),
+        (["--agent.skill", "bad.md"], "agent.skill: the front matter is not in the Agent Skills form"),
         (["--agent.skill_as", "file"], "rules has no slot to put a file in"),
         (["--optimizer.script", ""], "optimizer.script: which function?"),
         (["--data.limit", "1", "--data.ratio", "1:1:99"], "data: the"),
@@ -81,3 +81,11 @@ def test_a_trained_skill_is_named_after_its_environment():
     head = make_skill_head(Gsm8k())
     assert head.name == "gsm8k"
     assert head.description.startswith("What to know and do for gsm8k tasks, learned by training on them. ")
+
+
+def test_a_marker_without_its_other_half_is_told(ludus: Ludus):
+    Path("SKILL.md").write_text("<!-- KEEP_START -->\n- Be brief.\n")
+    words = ["--agent.skill", "SKILL.md", "--out", "run"]
+    assert "<!-- KEEP_START --> has no other half" in ludus(*train_words(*words)).err
+    Path("SKILL.md").write_text("<!-- KEEP_START -->\n- Be brief.\n<!-- KEEP_END -->\n")
+    assert "other half" not in ludus(*train_words("--agent.skill", "SKILL.md", "--out", "other")).err

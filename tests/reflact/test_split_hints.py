@@ -4,7 +4,7 @@ import pytest
 
 from ludus.reflact.split_hints import list_split_hints
 from ludus.reflact.splits import Sizes
-from ludus.reflact.train_settings import DataSettings, TrainSettings
+from ludus.reflact.train_settings import DataSettings, ShippingSettings, TrainSettings
 
 TESTS = (
     "the test split has {} tasks: the interval of the claim will be wide. What helps: more rollouts, "
@@ -51,3 +51,20 @@ def test_a_choice_is_told_and_a_ratio_that_is_in_use_is_not_suggested(
 def test_a_part_of_the_selection_tasks_can_be_made_all_of_them():
     (hint,) = list_split_hints(DataSettings(mode="splits"), TrainSettings(selection_size=5), Sizes(9, 30, 90), 5)
     assert hint == FEW.format(5) + "all of them: --train.selection_size 0; more tasks"
+
+
+def test_too_few_selection_tasks_come_with_a_way_to_have_more():
+    ways = list_split_hints(DataSettings(ratio="2:1:7"), TrainSettings(), Sizes(2, 1, 17), 1)
+    assert "the initial skill will stay" in ways[0]
+    assert ways[1:] == ["for more selection tasks: a larger share: --data.ratio 2:1:1"]
+    ways = list_split_hints(DataSettings(mode="splits"), TrainSettings(selection_size=2), Sizes(9, 30, 90), 2)
+    assert ways[1:] == ["for more selection tasks: all of them: --train.selection_size 0"]
+    assert len(list_split_hints(DataSettings(mode="splits"), TrainSettings(), Sizes(9, 2, 90), 2)) == 1
+    sure = TrainSettings(shipping=ShippingSettings(certainty=1.0))
+    (warning,) = list_split_hints(DataSettings(mode="splits"), sure, Sizes(60, 30, 210), 30)
+    assert "train.shipping.certainty 1" in warning
+
+
+def test_a_part_of_the_test_tasks_is_named_as_a_part():
+    (hint,) = list_split_hints(DataSettings(mode="splits"), TrainSettings(test_size=4), Sizes(60, 30, 210), 30)
+    assert hint.startswith("4 of 210 test tasks are used: the interval")

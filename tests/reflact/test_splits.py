@@ -223,13 +223,25 @@ def test_each_epoch_is_an_order_of_all_tasks_and_steps_go_on_where_the_last_one_
 
 
 @pytest.mark.parametrize(
-    ("tasks", "ratio", "selection"), [(7, (2, 2, 1), 3), (9, (2, 2, 1), 3), (10, (2, 1, 1), 3), (30, (2, 1, 1), 8),
+    ("tasks", "ratio", "selection"), [(5, (1, 2, 1), 3), (6, (1, 2, 1), 3), (7, (2, 2, 1), 3),
+    (9, (2, 2, 1), 3), (10, (2, 1, 1), 3), (30, (2, 1, 1), 8),
     (194, (2, 1, 1), 49), (200, (2, 1, 7), 20)]
 )  # fmt: skip
 def test_a_pool_is_divided_so_that_a_skill_can_win(tasks: int, ratio: tuple[int, int, int], selection: int):
     assert choose_ratio(tasks) == ratio
     assert compute_sizes(tasks, ratio)[1] == selection
     assert selection >= FEWEST_TASKS
+
+
+def test_a_split_that_is_not_there_is_named_by_its_setting():
+    for data, name in (
+        (DataSettings(pool=("none",)), "data.pool"),
+        (DataSettings(mode="splits", selection="val"), "data.selection"),
+    ):
+        with pytest.raises(ConfigError, match=rf"^{name}: pool has no tasks in split"):
+            load_splits(Pool(), data)
+    with pytest.raises(ConfigError, match=r"^claim\.split: pool has no tasks in split 'val'"):
+        load_splits(Pool(), DataSettings(), (), "val")
 
 
 def test_a_ratio_is_chosen_only_where_none_is_given():

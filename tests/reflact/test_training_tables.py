@@ -68,3 +68,17 @@ def test_a_run_in_which_all_scores_are_equal_says_that_there_was_nothing_to_lear
     done = ludus("train", "--config", "lines.yaml", "--model.script", "deaf.py:agent", "--out", "run")
     assert "every train rollout scores 0: nothing shows what helps" in done.out
     assert "every train rollout scores 0" in ludus("show", "run").out
+
+
+def test_what_is_wrong_with_replies_and_silence_is_said_while_it_runs_and_at_the_end(ludus: Ludus):
+    Path("mute.py").write_text(
+        "def reply(messages, tools, sampling):\n    return 'I would rather not.'\n"
+        'def name_nothing(messages, tools, sampling):\n    return \'{"rollouts": [], "items": []}\'\n'
+    )
+    train = ("train", "--config", "lines.yaml", "--train.epochs", "12", "--optimizer.script")
+    done = ludus(*train, "mute.py:reply", "--out", "mute")
+    assert "1 reply unusable (it holds no JSON object)" in done.err
+    assert "\n  warning: after 3 steps the analysts have named no situation" in done.err
+    done = ludus(*train, "mute.py:name_nothing", "--out", "nothing")
+    assert "warning: the optimizer has named no situation" in done.out and "--replies" in done.out
+    assert "has named no situation" in ludus("show", "nothing").out

@@ -46,6 +46,10 @@ def test_a_dry_run_starts_nothing(ludus: Run, tmp_path: Path):
     assert plain["cost"]["rollouts"] == 480 and plain["cost"]["prompt_tokens"] > 0
     assert plain["cost"]["seconds"] is None and plain["cost"]["dollars"] is None
     assert "time: not known" in shown.out and "money: not known: set rl.dollars_per_million" in shown.out
+    hourly = ludus("rl", "parcels", "--dry-run", "--rl.dollars_per_hour", "2").out
+    assert "money: not known: rl.dollars_per_hour is for a time that is not known" in hourly
+    both = ludus("rl", "parcels", "--dry-run", "--rl.dollars_per_hour", "2", "--rl.dollars_per_million", "2").out
+    assert "without the hours of the machine" in both
     priced = ludus("rl", "parcels", "--dry-run", "--json", "--rl.steps", "2", "--rl.dollars_per_million", "2")
     cost = json.loads(priced.out)["cost"]
     assert cost["dollars"] == pytest.approx(2e-6 * (cost["prompt_tokens"] + cost["completion_tokens"]))

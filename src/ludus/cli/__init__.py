@@ -8,7 +8,8 @@ messages, progress and errors go to stderr.
 
 Exit codes: 0 done · 1 nothing could be scored or learned, the model cannot be used (its server refuses the key or the
 model's name, or is not there), a check failed, or a rollout met a bug · 2 settings or run directory are wrong · 3 a
-budget is spent · 130 interrupted. A traceback is a bug in Ludus or in foreign code.
+budget is spent · 4 nothing moved for too long · 5 too many rollouts without a score · 130 interrupted. A traceback is a
+bug in Ludus or in foreign code.
 """
 
 import argparse
@@ -38,7 +39,8 @@ start here:
 
 exit codes:
   0 done   1 nothing could be scored or learned, the model's server refused, a check failed, or there is a bug
-  2 wrong settings or run directory   3 a budget is spent
+  2 wrong settings or run directory   3 a budget is spent   4 nothing moved for too long (limits.stall_seconds)
+  5 too many rollouts without a score (limits.failed_share)
   130 interrupted (Ctrl-C once: finish the running rollouts; twice: stop at once)
 """
 

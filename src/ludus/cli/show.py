@@ -27,6 +27,7 @@ class ShowArguments(Arguments):
     run: str
     rollout: str | None
     lines: bool
+    replies: bool
 
 
 def run(arguments: ShowArguments) -> int:
@@ -34,6 +35,9 @@ def run(arguments: ShowArguments) -> int:
     with RunDir.read(path) as directory:
         if arguments.lines:
             _show_lines(directory, as_json=arguments.json)
+            return 0
+        if arguments.replies:
+            _show_replies(directory, as_json=arguments.json)
             return 0
         kind, state = find_kind(directory), describe_state(read_info(path), directory.measure_scores()[0])
         events = list(read_events(directory))
@@ -133,6 +137,14 @@ def _show_lines(directory: RunDir, *, as_json: bool) -> None:
     show_lines(directory, read_train_settings(directory), as_json=as_json)
 
 
+def _show_replies(directory: RunDir, *, as_json: bool) -> None:
+    if find_kind(directory) != "train":
+        raise ConfigError(f"--replies: {directory.path} is not a run of `ludus train`: no optimizer was asked")
+    from ludus.reflact.reply_list import show_replies
+
+    show_replies(directory, as_json=as_json)
+
+
 EVENTS_SHOWN = 10
 
 
@@ -198,7 +210,8 @@ COMMAND = Command(
     "ludus show runs/first greeting.txt      # its first rollout\n"
     "ludus show runs/first greeting.txt#2    # its second\n"
     "ludus view runs/first                   # the same in a browser, also while the run goes on\n"
-    "ludus show runs/skill --lines           # each line of a trained skill, with the evidence for and against it",
+    "ludus show runs/skill --lines           # each line of a trained skill, with the evidence for and against it\n"
+    "ludus show runs/skill --replies         # what the optimizer replied",
     (
         RUN,
         make_argument(
@@ -212,6 +225,7 @@ COMMAND = Command(
             action="store_true",
             help="each line of the skill with its evidence; for training runs with the recipe ledger",
         ),
+        make_argument("--replies", action="store_true", help="the last replies of the optimizer of a training run"),
         JSON,
     ),
     ShowArguments,

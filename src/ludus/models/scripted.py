@@ -57,6 +57,12 @@ class ScriptedModel:
         reply = self._script(messages, tools, sampling)
         if inspect.isawaitable(reply):
             reply = await reply
+        if not isinstance(reply, (Completion, Message, str)):  # pyright: ignore[reportUnnecessaryIsInstance]  # foreign
+            kind = type(reply).__name__
+            raise ModelError(
+                f"{self._name}: the script returned {kind}; a reply is a text, a Message or a Completion",
+                retryable=False,
+            )
         return _complete_reply(reply, messages, tools, self._name)
 
     async def close(self) -> None:

@@ -14,7 +14,7 @@ from ludus.arguments import RunArguments, make_argument
 from ludus.command import ENGINE, ROLLOUTS, RUN_TAKES, Command
 from ludus.command.run_command import RunResult, RunWork, run_command
 from ludus.command.settings import recall_number
-from ludus.command.terminal import format_count
+from ludus.command.terminal import format_count, print_notice
 from ludus.config import Config
 from ludus.config.tree import TRAINING, WEIGHTS
 from ludus.encoding import to_json
@@ -28,7 +28,7 @@ from ludus.reflact.ledger.passages import list_passages
 from ludus.reflact.measure import Outage, SkillRunner, Stopped, Trial, tally_scores
 from ludus.reflact.plan import Plan, hash_content
 from ludus.reflact.skill_audit import AuditReading, SkillAudit, audit_passages, sample_texts
-from ludus.reflact.training_run import get_initial_skill
+from ludus.reflact.training_run import explain_strays, get_initial_skill
 from ludus.reflact.training_tables import TrainingBar
 from ludus.run import Run, RunKind
 from ludus.run_info import note_planned
@@ -74,6 +74,8 @@ class SkillAuditWork(RunWork):
             )
 
     def prepare(self, policy: Policy) -> Mapping[str, str]:
+        if words := explain_strays(get_initial_skill(policy)):
+            print_notice(words)
         if not list_passages(get_initial_skill(policy)):
             raise ConfigError("agent.skill: there is no passage to audit; give a skill that says something")
         return {**hash_content(self.plan, policy), "command": AUDIT.name, "rollouts": str(self.count)}

@@ -31,22 +31,22 @@ from ludus.errors import ConfigError, ModelError
 from ludus.models import Model
 from ludus.models.ledger import Ledger, LedgerReserve
 from ludus.policy import Policy
-from ludus.reflact.claim_arms import sum_training
+from ludus.reflact.claim_arms import FEWEST_TASKS, plan_samples, sum_training
 from ludus.reflact.estimate_command import print_dry_run, simulate_run
 from ludus.reflact.gate import Gate
 from ludus.reflact.journal import StageProgress, Watch
+from ludus.reflact.ledger.rollout_plan import plan_rollouts
 from ludus.reflact.measure import Outage
 from ludus.reflact.plan import Plan, find_own_proposer, hash_content, make_skill_head
 from ludus.reflact.prompt_templates import Prompts
 from ludus.reflact.records import Record, Step, Summary, count_rollouts, count_useless_replies, list_record_values
 from ludus.reflact.report import run_files as files
 from ludus.reflact.report.run_files import RunRecorder, find_tested_skills
-from ludus.reflact.shipping import explain_rule
 from ludus.reflact.split_hints import list_split_hints
 from ludus.reflact.splits import load_splits
 from ludus.reflact.train_settings import TrainSettings
 from ludus.reflact.trainer import train
-from ludus.reflact.training_run import ClaimPlan, Resources, check_fit
+from ludus.reflact.training_run import ClaimPlan, Resources, check_fit, explain_strays, get_initial_skill
 from ludus.reflact.training_tables import TrainingBar, print_training
 from ludus.run import Run, RunKind
 from ludus.run_info import REPORT
@@ -159,11 +159,33 @@ def _writes_lessons(settings: TrainSettings) -> bool:
 
 
 def _print_split_hints(config: Config, plan: Plan) -> None:
-    """Say what the splits are, and whether they can show that a skill is better."""
-    for hint in list_split_hints(config.data, plan.settings, plan.sizes, len(plan.selection)):
+    """Say what the splits are, whether they can show that a skill is better, and whether the claim can be compared."""
+    for hint in list_split_hints(config.data, plan.settings, plan.split_sizes, len(plan.selection)):
         print_notice(hint)
-    if warning := explain_rule(plan.settings, len(plan.selection)):
+    if warning := explain_claim_limit(config.budget.rollouts, plan):
         print_notice(warning)
+
+
+def explain_claim_limit(limit: int | None, plan: Plan) -> str:
+    """What to tell a user whose limit of rollouts leaves too few for the arm of equal budget; else nothing. `limit`:
+    that of training, shipping and test."""
+    claim, settings, tests = plan.claim, plan.settings, plan.sizes.test
+    if claim is None or claim.rollouts is None:
+        return ""
+    rollouts = 2 * tests * settings.test_replicates
+    is_ledger = settings.recipe == "ledger"
+    trained = plan_rollouts(settings, plan.sizes.train, rollouts, limit).training if is_ledger else 0
+    left = max(0, claim.rollouts - claim.count_transfers(plan.splits, settings))
+    if plan_samples(trained, tests, claim.best_of, left) is not None:
+        return ""
+    samples = plan_samples(trained, tests, claim.best_of, None)
+    least = (
+        "" if samples is None else f" of at least {min(FEWEST_TASKS, tests)} tasks with {samples.samples} tries each"
+    )
+    return (
+        f"claim.rollouts is {claim.rollouts}, which leaves too few for the arm of equal budget{least}: the difference "
+        "will not be compared. Raise it, or set fewer tries (claim.best_of)"
+    )
 
 
 # ---- running ------------------------------------------------------------------------------------------------------
@@ -191,6 +213,8 @@ class TrainingWork(RunWork):
         return model
 
     def prepare(self, policy: Policy) -> Mapping[str, str]:
+        if words := explain_strays(get_initial_skill(policy)):
+            print_notice(words)
         return hash_content(self.plan, policy)
 
     async def work(self, run: Run) -> bool:
@@ -302,8 +326,11 @@ def _report_useless_replies(records: Sequence[Record]) -> int:
     if not useless:
         return 0
     problem = next(event.problem for record in records if isinstance(record, Step) for event in record.events)
+    last = records[-1]
+    trimmed = isinstance(last, Summary) and last.best.skill != last.initial.skill
+    learned = "nothing was learned" + (" but that passages of your skill cost something" if trimmed else "")
     print_notice(
-        f"0 of {useless} replies of the optimizer were usable, so nothing was learned. The first problem: {problem}. "
+        f"0 of {useless} replies of the optimizer were usable, so {learned}. The first problem: {problem}. "
         "Use another model (--optimizer.base_url URL --optimizer.name NAME), or give it more room (train.reply_tokens)"
     )
     return 1

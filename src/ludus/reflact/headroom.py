@@ -2,9 +2,10 @@
 
 The initial skill is measured twice on the selection split, with different seeds: an A/A run. Only chance differs. So
 the differences between the two runs are the noise of every later comparison, and the smallest gain that this split can
-show follows from it. Then the agent does some train tasks with the reference answer in its instructions. No skill can
-do better than that, so it bounds the gain from above. `assess` puts this into numbers, and `advise` into one sentence.
-All scores are those of the gate's metric: with graded scores, partial credit counts.
+show follows from it: in one comparison, as the gate of the recipe `reflact` makes it, or in shipping, which runs the
+split several times (`ludus.reflact.shipping_power`). Then the agent does some train tasks with the reference answer in
+its instructions. No skill can do better than that, so it bounds the gain from above. `assess` puts this into numbers,
+and `advise` into one sentence. All scores are those of the gate's metric: with graded scores, partial credit counts.
 """
 
 import math
@@ -14,6 +15,13 @@ from typing import Literal
 from msgspec import Struct
 
 from ludus.reflact.gate import METRICS, Gate, Mark, Measure, format_result, mean, project, project_mark
+from ludus.reflact.shipping_power import (
+    SelectionFacts,
+    count_tasks_needed,
+    estimate_luck,
+    find_smallest_gain,
+)
+from ludus.reflact.train_settings import ShippingSettings
 from ludus.skill import Skill
 from ludus.stats import Interval, compare_pairs, compute_interval
 from ludus.types import Rollout, Task
@@ -45,10 +53,11 @@ class Headroom(Struct, frozen=True, kw_only=True):
     """The share of tasks with another result in the second run."""
     noise: float
     """Two measurements of the same skill on this split differ by less than this in 95 % of cases."""
-    smallest_effect: float
-    """The smallest true gain that one comparison on this split shows in 80 % of cases."""
-    tasks_needed: int
-    """The number of selection rollouts for which that would be 5 points."""
+    smallest_effect: float | None
+    """The smallest true gain that is shown on this split in 80 % of cases; None: none that there is room for."""
+    tasks_needed: int | None
+    """For which that would be 5 points: the number of selection rollouts in one comparison, or with `passes` that of
+    selection tasks. None: more than anyone has."""
     hinted: float | None = None
     """The share of rollouts with the reference as a hint that passed; None without hints."""
     unhinted: float | None = None
@@ -57,12 +66,18 @@ class Headroom(Struct, frozen=True, kw_only=True):
     """The number of tasks with a hint."""
     metric: str = "hard"
     """What counts as a score: `hard` (passed), `soft` (score) or `mixed`."""
+    passes: int = 0
+    """How often shipping runs the split, where that shows the gain; 0: one comparison shows it."""
 
     @property
     def room(self) -> float:
         """The largest gain that a skill could bring."""
-        most = 1.0 if self.hinted is None else max(self.hinted, self.unhinted or 0.0)
-        return max(0.0, most - self.score)
+        return compute_room(self.score, self.hinted, self.unhinted)
+
+
+def compute_room(score: float, hinted: float | None, unhinted: float | None) -> float:
+    most = 1.0 if hinted is None else max(hinted, unhinted or 0.0)
+    return max(0.0, most - score)
 
 
 def list_hinted(tasks: Sequence[Task], most: int) -> list[Task]:
@@ -82,33 +97,43 @@ def assess(
     hinted: Sequence[Rollout] = (),
     unhinted: Sequence[Rollout] = (),
     gate: Gate = Gate(metric="hard"),
+    shipping: ShippingSettings | None = None,
+    passes: int = 0,
 ) -> Headroom | None:
     """The numbers of an A/A run and of rollouts with hints, by the gate's metric; None if no task has a score in both
-    runs."""
+    runs. `shipping`: if that shows the gain, with so many passes; else one comparison does."""
     shared = sorted(first.marks.keys() & second.marks.keys())
     one, other = ([project_mark(gate, run.marks[task]) for task in shared] for run in (first, second))
-    paired = compare_pairs([a - b for a, b in zip(one, other, strict=True)])
+    differences = [a - b for a, b in zip(one, other, strict=True)]
+    paired = compare_pairs(differences)
     if paired is None:
         return None
     together = [(a + b) / 2 for a, b in zip(one, other, strict=True)]
     noise = (paired.interval.high - paired.interval.low) / 2
-    smallest = noise * POWER
     rollouts = _count(first.marks) + _count(second.marks)
+    score, hint, plain = math.fsum(together) / len(together), _compute_mean(gate, hinted), _compute_mean(gate, unhinted)
+    smallest: float | None = noise * POWER
+    needed: int | None = math.ceil(rollouts / 2 * (smallest / ENOUGH) ** 2)
+    if shipping is not None:
+        facts = SelectionFacts(estimate_luck(differences), compute_room(score, hint, plain), shipping.certainty)
+        smallest = find_smallest_gain(facts, len(shared), passes)
+        needed = count_tasks_needed(facts, ENOUGH, shipping)
     return Headroom(
         tasks=paired.tasks,
         rollouts=rollouts + first.failed + second.failed,
         failed=first.failed + second.failed,
-        score=math.fsum(together) / len(together),
+        score=score,
         interval=compute_interval(together),
         difference=paired.difference,
         changed=(paired.wins + paired.losses) / paired.tasks,
         noise=noise,
         smallest_effect=smallest,
-        tasks_needed=math.ceil(rollouts / 2 * (smallest / ENOUGH) ** 2),
-        hinted=_compute_mean(gate, hinted),
-        unhinted=_compute_mean(gate, unhinted),
+        tasks_needed=needed,
+        hinted=hint,
+        unhinted=plain,
         hints=sum(rollout.score is not None for rollout in hinted),
         metric=gate.metric,
+        passes=passes if shipping is not None else 0,
     )
 
 
@@ -131,9 +156,9 @@ def judge_outlook(found: Headroom) -> Outlook:
     """Whether training is worth it."""
     if found.hinted is not None and found.hinted < found.score + found.noise and found.hinted < 0.5:
         return "out_of_reach"
-    if found.room < ENOUGH or found.room < found.noise / 2:
+    if found.room < ENOUGH or (not found.passes and found.room < found.noise / 2):
         return "no_room"
-    return "too_noisy" if found.smallest_effect > found.room else "promising"
+    return "too_noisy" if found.smallest_effect is None or found.smallest_effect > found.room else "promising"
 
 
 def explain_words(found: Headroom) -> str:
@@ -153,7 +178,6 @@ def explain_words(found: Headroom) -> str:
 def advise(found: Headroom) -> str:
     """One sentence on whether training is worth it."""
     score, room = describe_result(found.metric, found.score), f"{100 * found.room:.0f}"
-    smallest = f"{100 * found.smallest_effect:.0f}"
     match judge_outlook(found):
         case "out_of_reach":
             return (
@@ -164,13 +188,26 @@ def advise(found: Headroom) -> str:
         case "no_room":
             return f"Hardly worth it: the agent {score} already, and at most {room} points are left to gain."
         case "too_noisy":
-            return (
-                f"Not with this selection split: it shows gains of {smallest} points or more, and at most {room} are "
-                f"there to gain; use about {found.tasks_needed} selection rollouts (more tasks first, then "
-                "train.selection_replicates) to see 5 points."
-            )
+            return f"Not with this selection split: {_explain_noise(found, room)}."
         case "promising":
             return (
-                f"Worth it: the agent {score}, up to {room} points could be gained, and one comparison on this "
-                f"selection split shows gains of {smallest} points or more."
+                f"Worth it: the agent {score}, up to {room} points could be gained, and "
+                f"{'shipping' if found.passes else 'one comparison'} on {count_tasks(found)} shows gains of "
+                f"{100 * (found.smallest_effect or 0.0):.0f} points or more."
             )
+
+
+def count_tasks(found: Headroom) -> str:
+    return f"{found.tasks} selection task{'' if found.tasks == 1 else 's'}"
+
+
+def _explain_noise(found: Headroom, room: str) -> str:
+    """Why this split cannot show what there is to gain, and what could."""
+    if found.passes:
+        needed = f" (about {found.tasks_needed} show 5 points)" if found.tasks_needed else ""
+        return f"{count_tasks(found)} cannot show the {room} points that are there to gain; use more tasks{needed}"
+    return (
+        f"it shows gains of {100 * (found.smallest_effect or 0.0):.0f} points or more, and at most {room} are there to "
+        f"gain; use about {found.tasks_needed} selection rollouts (more tasks first, then train.selection_replicates) "
+        "to see 5 points"
+    )

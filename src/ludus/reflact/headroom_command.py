@@ -30,6 +30,7 @@ from ludus.reflact.gate import Gate, ScoreTally, resolve_metric
 from ludus.reflact.headroom import Headroom, add_hint, advise, assess, explain_words, judge_outlook, list_hinted
 from ludus.reflact.headroom_table import REPORT, print_headroom
 from ludus.reflact.journal import Journal, StageProgress
+from ludus.reflact.ledger.rollout_plan import plan_rollouts
 from ludus.reflact.measure import (
     Outage,
     SkillRunner,
@@ -87,6 +88,7 @@ class HeadroomWork(RunWork):
             raise ConfigError(f"--hints is {self.hints}: use 0 for none")
         self.plan = make_plan(config)
         self.env = self.plan.env
+        self.passes = count_ship_passes(self.plan, config.budget.rollouts)
         self.quiet = arguments.quiet or arguments.json
         self.result: dict[str, Any] | None = None
 
@@ -106,7 +108,7 @@ class HeadroomWork(RunWork):
         runner = SkillRunner(run.runner, run.policy, journal)
         with bar or nullcontext():
             try:
-                found, rollouts, gate = await measure_headroom(runner, self.plan, self.hints)
+                found, rollouts, gate = await measure_headroom(runner, self.plan, self.hints, self.passes)
             except Stopped:
                 return False
         if found is None:
@@ -151,8 +153,22 @@ def _tally_task(scored: Sequence[Rollout], success_at: float | None) -> TaskTall
     return TaskTally(len(scored), sum(is_success(rollout, success_at) for rollout in scored), unequal)
 
 
+def count_ship_passes(plan: Plan, limit: int | None) -> int:
+    """How often shipping can run a candidate and the initial skill on the selection split. 0: the recipe has a gate,
+    for which one comparison counts."""
+    settings, tasks = plan.settings, len(plan.selection)
+    if settings.recipe != "ledger":
+        return 0
+    if settings.shipping.passes or limit is None:
+        return settings.shipping.count_passes(tasks)
+    tested = min(plan.sizes.test, settings.test_size or plan.sizes.test) if settings.test else 0
+    tests = 2 * settings.test_replicates * tested
+    rollouts = plan_rollouts(settings, len(plan.splits.train), tests, limit)
+    return max(1, (limit - tests - rollouts.training) // (2 * tasks))
+
+
 async def measure_headroom(
-    runner: SkillRunner, plan: Plan, hints: int
+    runner: SkillRunner, plan: Plan, hints: int, passes: int
 ) -> tuple[Headroom | None, Sequence[Rollout], Gate]:
     """Run the initial skill twice on the selection split, and train tasks without and with a hint, side by side.
     Returns the rollouts of the selection split and the gate with the metric of their scores too."""
@@ -169,7 +185,8 @@ async def measure_headroom(
     rollouts = iter(await runner.run_trials([*arms[0], *arms[1], *plain, *hinting], "headroom"))
     first, second, unhinted, with_hint = ([next(rollouts) for _ in part] for part in (*arms, plain, hinting))
     gate = resolve_metric(plan.settings.gate, tally_scores(ScoreTally(), [*first, *second, *unhinted]))
-    found = assess(make_measure(skill, first), make_measure(skill, second), with_hint, unhinted, gate)
+    shipping = settings.shipping if passes else None
+    found = assess(make_measure(skill, first), make_measure(skill, second), with_hint, unhinted, gate, shipping, passes)
     return found, [*first, *second], gate
 
 

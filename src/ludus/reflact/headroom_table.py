@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ludus.command.terminal import format_count, make_console, make_facts_table, make_text
+from ludus.command.terminal import count_things, format_count, make_console, make_facts_table, make_text
 from ludus.errors import StoreError
 from ludus.reflact.gate import format_result
 from ludus.reflact.headroom import describe_result
@@ -59,16 +59,19 @@ def _list_numbers(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     metric = found.get("metric", "hard")  # reports of earlier versions are about passed tasks
     interval = f" [{format_result(band['low'], metric)}, {format_result(band['high'], metric)}]" if band else ""
     of = "of" if metric == "hard" else "on"
-    result = f"{describe_result(metric, found['score'])}{interval} {of} {found['tasks']} selection tasks"
+    tasks = count_things(found["tasks"], "selection task")
+    result = f"{describe_result(metric, found['score'])}{interval} {of} {tasks}"
     yield "initial skill", f"{result}, in two runs"
     if found["failed"]:
         yield "without a score", f"{found['failed']} of {found['rollouts']} rollouts"
     yield "A/A difference", f"{100 * found['difference']:+.0f} points; {found['changed']:.0%} of the tasks changed"
     yield "noise", f"two runs of the same skill differ by up to {100 * found['noise']:.0f} points (95 %)"
-    yield "smallest gain", f"{100 * found['smallest_effect']:.0f} points can be shown by one comparison (80 % power)"
-    yield "for 5 points", f"about {found['tasks_needed']} selection rollouts"
+    yield "smallest gain", _describe_smallest(found)
+    unit = "tasks" if found.get("passes") else "rollouts"
+    needed = found["tasks_needed"]
+    yield "for 5 points", f"about {needed} selection {unit}" if needed else "more selection tasks than anyone has"
     if found["hinted"] is not None:
-        tasks = f"{found['hints']} train tasks"
+        tasks = count_things(found["hints"], "train task")
         hinted, unhinted = format_result(found["hinted"], metric), format_result(found["unhinted"], metric)
         words = f"{hinted} {of} {tasks} with the reference as a hint, {unhinted} without"
         yield "upper bound", words
@@ -89,3 +92,11 @@ def _list_numbers(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         tokens = f"{format_count(weights['tokens'])} tokens"
         each = f"{format_count(weights['update_tokens'])} of them learned from in an update"
         yield "an RL run", f"{weights['rollouts']} rollouts ({weights['steps']} × {groups}), {tokens}, {each}"
+
+
+def _describe_smallest(found: Mapping[str, Any]) -> str:
+    smallest, passes = found["smallest_effect"], found.get("passes", 0)
+    if smallest is None:
+        return "none that there is room for can be shown by shipping"
+    points = f"{100 * smallest:.0f} points can be shown by"
+    return f"{points} shipping (80 % power, {passes} passes)" if passes else f"{points} one comparison (80 % power)"

@@ -16,7 +16,7 @@ If the server is down the run stops and can be resumed. If the server has answer
 import asyncio
 import hashlib
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
@@ -25,7 +25,7 @@ from msgspec import Struct
 
 from ludus.encoding import canonical, replace_surrogates, to_json
 from ludus.engine import derive_seed
-from ludus.errors import ModelError, ModelUnusable
+from ludus.errors import LudusError, ModelError, ModelUnusable, comes_from_user, describe_error
 from ludus.models import Model
 from ludus.reflact.journal import Journal
 from ludus.reflact.json_extract import extract_json
@@ -77,6 +77,12 @@ class _RequestLimits(NamedTuple):
     extra: Mapping[str, Any]
 
 
+def read_calls(store: Store) -> Iterator[CallRecord]:
+    """The requests to the optimizer that a store has, with their replies, in the order in which they were stored."""
+    for _, body in store.read_records(CALLS):
+        yield decode_record(_RECORD, body)
+
+
 class Optimizer:
     """The optimizer's model, with its prompts and the store of its replies."""
 
@@ -114,14 +120,16 @@ class Optimizer:
         place: str,
         otherwise: str,
         check: Callable[[T], str] | None = None,
+        shape: Callable[[Any], Any] | None = None,
         tokens: int | None = None,
         extra: Mapping[str, Any] = MappingProxyType({}),
     ) -> T | UnusableReply:
         """Ask for a reply of type `kind`; an `UnusableReply` says why there is none.
 
         `place` names the place in the run and must be unique within its stage. `otherwise` says what is done without a
-        reply. `check` gets a reply of the right type and returns what is wrong with it, or an empty text. `tokens` and
-        `extra` replace the length and the further fields that requests have.
+        reply. `check` gets a reply of the right type and returns what is wrong with it, or an empty text. `shape` gets
+        the JSON before it is given a type, and may put right what is plain. `tokens` and `extra` replace the length and
+        the further fields that requests have.
         """
         limits = _RequestLimits(tokens or self._reply_tokens or self._sampling.max_tokens, extra)
         first = tuple(map(_clean_message, self.prompts.render_messages(prompt, values)))
@@ -134,7 +142,7 @@ class Optimizer:
                 if error.retryable or isinstance(error, ModelUnusable) or not self._answered:
                     raise
                 return self._give_up(stage, place, f"{REFUSED}: {error}", attempt, otherwise)
-            reply = _parse_reply(completion, kind)
+            reply = _parse_reply(completion, kind, shape)
             problem = reply if isinstance(reply, str) else (check(reply) if check else "")
             if not problem and not isinstance(reply, str):
                 return reply
@@ -171,7 +179,7 @@ class Optimizer:
             started = time.monotonic()
             tagged = _StageSampling(**msgspec.structs.asdict(sampling), stage=prompt)
             async with self._slots:
-                completion = await self._model.complete(messages, (), tagged)
+                completion = await self._call(messages, tagged)
             record = CallRecord(
                 stage=stage,
                 place=place,
@@ -190,6 +198,15 @@ class Optimizer:
         self._journal.book("optimizer", stage, completion.usage)
         return completion
 
+    async def _call(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
+        """Ask the model. What a script of the user's own raises stops the run, which can be resumed."""
+        try:
+            return await self._model.complete(messages, (), sampling)
+        except Exception as error:
+            if isinstance(error, LudusError) or not comes_from_user(error):
+                raise
+            raise ModelUnusable(f"optimizer: {describe_error(error)}") from error
+
 
 def _clean_message(message: Message) -> Message:
     """The message with valid text: values come from rollouts, whose tools may print half of a surrogate pair."""
@@ -197,7 +214,7 @@ def _clean_message(message: Message) -> Message:
     return message if content == message.content else msgspec.structs.replace(message, content=content)
 
 
-def _parse_reply(completion: Completion, kind: type[T]) -> T | str:
+def _parse_reply(completion: Completion, kind: type[T], shape: Callable[[Any], Any] | None = None) -> T | str:
     """Parse a completion. Returns the reply, or the problem as text."""
     if completion.finish is Finish.FILTER:
         return "the server's content filter withheld it"
@@ -206,7 +223,8 @@ def _parse_reply(completion: Completion, kind: type[T]) -> T | str:
     if (size := len(completion.message.content)) > REPLY_CHARS:
         return f"it has {size:,} characters; at most {REPLY_CHARS:,} are read: say it in fewer words"
     try:
-        return msgspec.convert(_clean_value(extract_json(completion.message.content)), kind, strict=False)
+        value = _clean_value(extract_json(completion.message.content))
+        return msgspec.convert(shape(value) if shape else value, kind, strict=False)
     except msgspec.ValidationError as error:
         return f"its JSON does not have the form that was asked for: {error}"
     except ValueError as error:

@@ -39,6 +39,11 @@ class Plan:
         return Sizes(len(self.splits.train), len(self.selection), test)
 
     @property
+    def split_sizes(self) -> Sizes:
+        """How many tasks the splits have, used or not."""
+        return Sizes(len(self.splits.train), len(self.splits.selection), len(self.splits.test))
+
+    @property
     def selection(self) -> tuple[Task, ...]:
         """The selection tasks that are used."""
         return choose_selection(self.splits.selection, self.settings)

@@ -3,6 +3,7 @@ Pure."""
 
 from collections.abc import Iterator
 
+from ludus.reflact.paired_evidence import FEWEST_TASKS
 from ludus.reflact.shipping import explain_rule
 from ludus.reflact.splits import FEW, FEW_TESTS, USUAL_RATIO, Sizes, choose_ratio, compute_sizes, format_ratio
 from ludus.reflact.train_settings import DataSettings, TrainSettings
@@ -32,12 +33,15 @@ def _explain_choice(data: DataSettings, sizes: Sizes) -> Iterator[str]:
 
 
 def _explain_few(data: DataSettings, settings: TrainSettings, sizes: Sizes, selection: int) -> Iterator[str]:
-    if selection * settings.selection_replicates >= FEW or explain_rule(settings, selection):
-        return  # enough of them, or so few that there is a stronger warning
-    larger = [ratio for ratio in _LARGER_RATIOS if compute_sizes(sizes.total, ratio)[1] > sizes.selection]
-    divided = is_divided(data) and data.ratio and larger  # a ratio that Ludus chose is the best that is known
-    ways = [f"a larger share: --data.ratio {format_ratio(larger[0])}"] if divided else []
-    ways += ["all of them: --train.selection_size 0"] if selection < sizes.selection else []
+    if warning := explain_rule(settings, selection):
+        yield warning
+        ways = _list_ways(data, sizes, selection, FEWEST_TASKS) if selection < FEWEST_TASKS else []
+        if ways:
+            yield f"for more selection tasks: {'; '.join(ways)}"
+        return
+    if selection * settings.selection_replicates >= FEW:
+        return
+    ways = _list_ways(data, sizes, selection, sizes.selection + 1)
     ways += ["more rollouts: --train.selection_replicates 3"] if settings.recipe == "reflact" else []
     count = f"{selection} selection task{'' if selection == 1 else 's'}"
     yield (
@@ -46,11 +50,22 @@ def _explain_few(data: DataSettings, settings: TrainSettings, sizes: Sizes, sele
     )
 
 
+def _list_ways(data: DataSettings, sizes: Sizes, selection: int, least: int) -> list[str]:
+    """How to have more selection tasks, at least so many."""
+    larger = [ratio for ratio in _LARGER_RATIOS if compute_sizes(sizes.total, ratio)[1] >= least]
+    divided = is_divided(data) and data.ratio and larger  # a ratio that Ludus chose is the best that is known
+    ways = [f"a larger share: --data.ratio {format_ratio(larger[0])}"] if divided else []
+    return [*ways, *(["all of them: --train.selection_size 0"] if selection < sizes.selection else [])]
+
+
 def _explain_few_tests(settings: TrainSettings, sizes: Sizes) -> Iterator[str]:
-    if settings.test and 0 < sizes.test < FEW_TESTS and settings.test_replicates == 1:
+    tests = min(sizes.test, settings.test_size or sizes.test)
+    if settings.test and 0 < tests < FEW_TESTS and settings.test_replicates == 1:
+        used = f"{tests} of {sizes.test} test tasks are used" if tests < sizes.test else f"the test split has {tests}"
+        used += "" if tests < sizes.test else f" task{'' if tests == 1 else 's'}"
         yield (
-            f"the test split has {sizes.test} task{'' if sizes.test == 1 else 's'}: the interval of the claim will be "
-            "wide. What helps: more rollouts, --train.test_replicates 8; more tasks"
+            f"{used}: the interval of the claim will be wide. What helps: more rollouts, --train.test_replicates 8; "
+            "more tasks"
         )
 
 

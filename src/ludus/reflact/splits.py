@@ -26,6 +26,7 @@ from ludus.batch import load_tasks
 from ludus.encoding import canonical
 from ludus.env import Env
 from ludus.errors import ConfigError
+from ludus.reflact.paired_evidence import FEWEST_TASKS
 from ludus.reflact.train_settings import DataSettings, TrainSettings
 from ludus.skill import Skill
 from ludus.types import Task
@@ -164,7 +165,7 @@ def load_splits(env: Env, settings: DataSettings, kinds: Sequence[str] = (), oth
     environment's split `other`."""
     held: list[Task] = []
     if settings.mode == "ratio":
-        pool = [task for name in settings.pool for task in load_tasks(env, name)]
+        pool = [task for name in settings.pool for task in _load_split(env, name, "data.pool")]
         _check_ids("pool", pool)
         pool = _hold_out(pool, kinds, held)
         ratio = parse_ratio(settings.ratio) if settings.ratio else choose_ratio(len(pool))
@@ -172,16 +173,32 @@ def load_splits(env: Env, settings: DataSettings, kinds: Sequence[str] = (), oth
         names = ("train", "selection", "test")
         parts = tuple(tuple(_set_split(name, task) for task in part) for name, part in zip(names, parts, strict=True))
     elif settings.mode == "splits":
-        parts = tuple(load_tasks(env, name) for name in (settings.train, settings.selection, settings.test))
+        chosen = {"data.train": settings.train, "data.selection": settings.selection, "data.test": settings.test}
+        parts = tuple(_load_split(env, split, setting) for setting, split in chosen.items())
     else:
         parts = read_folder(Path(settings.folder))
     if settings.mode != "ratio":
         parts = tuple(tuple(_hold_out(part, kinds, held)) for part in parts)
     _check_kinds(kinds, held, parts)
-    held += load_tasks(env, other) if other else ()
+    held += _load_split(env, other, "claim.split") if other else ()
     cut = [part[: settings.limit or None] for part in parts]
     held = [_set_split(HELD_OUT, task) for task in held[: settings.limit or None]]
     return Splits.from_tasks(*cut, held_out=held, overlap=settings.overlap)
+
+
+_OF_SPLIT = "env.split: "
+"""How errors begin that are about the name of a split. Here other settings name the splits."""
+
+
+def _load_split(env: Env, split: str, setting: str) -> Tasks:
+    """The tasks of a split of the environment that this setting names."""
+    try:
+        return load_tasks(env, split)
+    except ConfigError as error:
+        words = str(error)
+        if not words.startswith(_OF_SPLIT):
+            raise
+        raise ConfigError(f"{setting}: {words.removeprefix(_OF_SPLIT)}") from None
 
 
 def _hold_out(tasks: Iterable[Task], kinds: Sequence[str], held: list[Task]) -> list[Task]:
@@ -222,10 +239,11 @@ FEW_TESTS = 10
 
 def choose_ratio(tasks: int) -> tuple[int, int, int]:
     """How a pool of this many tasks is divided where the user did not say it. Of few tasks, half are for training: what
-    no train task needs cannot be learned."""
+    no train task needs cannot be learned. Of fewer than ten, selection has as many as it takes to ship anything."""
     if compute_sizes(tasks, USUAL_RATIO)[1] >= FEW:
         return USUAL_RATIO
-    return (2, 1, 1) if tasks >= 10 else (2, 2, 1)
+    few = (2, 1, 1) if tasks >= 10 else (2, 2, 1)
+    return few if compute_sizes(tasks, few)[1] >= FEWEST_TASKS else (1, 2, 1)
 
 
 def format_ratio(ratio: tuple[int, int, int]) -> str:

@@ -34,8 +34,8 @@ class DataSettings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     """For `ratio`: the environment's splits that make up the pool."""
     ratio: str = ""
     """For `ratio`: the shares of train, selection and test. Empty: `2:1:7` if that gives at least 20 selection tasks,
-    else `2:1:1`, or `2:2:1` for fewer than 10 tasks: fewer than 3 selection tasks can never show that a skill is better
-    on other tasks."""
+    else `2:1:1`, or for fewer than 10 tasks `2:2:1`, for fewer than 7 `1:2:1`: fewer than 3 selection tasks can never
+    show that a skill is better on other tasks."""
     seed: int = 42
     """For `ratio`: the seed for shuffling the pool."""
     train: str = "train"

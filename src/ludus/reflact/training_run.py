@@ -35,7 +35,7 @@ from ludus.reflact.request_sizes import Prices, SizeChoice, apply_sizes, guess_r
 from ludus.reflact.splits import Splits, choose_selection
 from ludus.reflact.train_settings import TrainSettings, check_settings
 from ludus.runner import Runner
-from ludus.skill import Skill
+from ludus.skill import KEEP, Skill, find_strays
 from ludus.store import Store, decode_record
 from ludus.types import Task
 
@@ -313,8 +313,21 @@ def has_package(policy: Policy) -> bool:
 def get_initial_skill(policy: Policy) -> Skill:
     """The skill that training starts from: the policy's skill, checked, or an empty one."""
     skill = policy.skill or Skill("")
-    _ = skill.front  # raises if the front matter is malformed
+    try:
+        _ = skill.front
+    except ConfigError as error:
+        raise ConfigError(f"agent.skill: {str(error).removeprefix('skill: ')}") from None
     return skill
+
+
+def explain_strays(skill: Skill) -> str:
+    """What to tell a user whose skill has a marker without its other half; else nothing."""
+    strays = find_strays(skill.text, KEEP)
+    return (
+        f"agent.skill: {strays[0]} has no other half, so it keeps nothing: begin with {KEEP.start}, end with {KEEP.end}"
+        if strays
+        else ""
+    )
 
 
 def _hash_identity(parts: object, env: Env) -> str:

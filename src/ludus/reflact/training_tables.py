@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
 
@@ -25,6 +26,7 @@ from ludus.reflact.journal import StageProgress
 from ludus.reflact.ledger.line_records import LineLedger
 from ludus.reflact.records import (
     Baseline,
+    ClaimArms,
     EpochEnd,
     MeasuredSkill,
     Product,
@@ -47,6 +49,9 @@ from ludus.stats import describe_failures, warn_of_exclusions
 from ludus.store import RunDir
 from ludus.suspects import SuspectPolicy, describe_suspects, read_suspect_policy
 from ludus.view.training import read_train_settings
+
+_PROBLEM = 100
+"""The number of characters of what is wrong with a reply that are shown beside a step."""
 
 if TYPE_CHECKING:  # importing rich takes a while, and most commands do not draw
     from rich.console import Console
@@ -113,7 +118,7 @@ def describe_scores(current: MeasuredSkill, best: MeasuredSkill, gate: Gate) -> 
 
 
 def describe_record(record: Record, gate: Gate, steps: int) -> str:
-    """A finished part of a training run, in one line."""
+    """A finished part of a training run in one line, and a line for each warning."""
     gate = find_gate(gate, record.state)
     match record:
         case Baseline():
@@ -121,12 +126,15 @@ def describe_record(record: Record, gate: Gate, steps: int) -> str:
                 f"baseline: {_format_score(record.state.initial, gate)} on {len(record.measure.marks)} selection tasks"
             )
         case Step():
-            return f"step {record.number}/{steps} (epoch {record.epoch}): {_describe_step(record, gate)}"
+            words = f"step {record.number}/{steps} (epoch {record.epoch}): {_describe_step(record, gate)}"
+            return "\n".join([words, *(f"  warning: {warning}" for warning in record.warnings)])
         case EpochEnd():
             done = {"slow update": record.slow.action, "memory": record.memory_action}
             parts = [f"{name} {action}" for name, action in done.items() if action not in ("off", "skip_first_epoch")]
             parts += [f"warning: {warning}" for warning in record.warnings]
             return f"end of epoch {record.epoch}" + (": " if parts else "") + ", ".join(parts)
+        case Summary(arms=ClaimArms()):
+            return "compared with the arms of the claim"
         case _:
             best, final = _format_score(record.state.best, gate), _format_score(record.state.current, gate)
             return "finished" if record.claim else f"finished: best {best}, final {final}"
@@ -146,8 +154,8 @@ def _describe_step(step: Step, gate: Gate) -> str:
     if (train := step.compute_train_score(gate)) is not None:
         parts.append(f"train {format_number(train)}{' (score)' if gate.metric == 'soft' else ''}")
     if step.events:
-        parts.append(f"{len(step.events)} {'reply' if len(step.events) == 1 else 'replies'} unusable")
-    parts += [f"warning: {warning}" for warning in step.warnings]
+        count = f"{len(step.events)} {'reply' if len(step.events) == 1 else 'replies'}"
+        parts.append(f"{count} unusable ({textwrap.shorten(step.events[0].problem, _PROBLEM, placeholder=' …')})")
     if isinstance(step.state.ledger, LineLedger):
         lines = count_things(len(step.state.ledger.working), "line")
         parts.append(f"{lines} in the working text, {len(step.state.ledger.alive)} alive")
@@ -217,10 +225,23 @@ def print_training(
         console.print(make_text(words, "magenta"), soft_wrap=True)
     if warning := warn_of_exclusions(*count_exclusions(records)):
         console.print(make_text(f"warning: {warning}", "yellow"), soft_wrap=True)
+    if warning := _explain_silence(last):
+        console.print(make_text(f"warning: {warning}", "yellow"), soft_wrap=True)
     if warning := explain_equal_scores(records):
         console.print(make_text(f"warning: {warning}", "yellow"), soft_wrap=True)
     if not isinstance(last, Summary):
         console.print(make_text("not finished: there is no test result yet", "dim"))
+
+
+def _explain_silence(last: Record) -> str:
+    """What to do if analysts were asked and have named nothing; else nothing."""
+    ledger = last.state.ledger
+    if not isinstance(ledger, LineLedger) or not ledger.is_silent or not _count_calls(last, "optimizer"):
+        return ""
+    return (
+        "the optimizer has named no situation and proposed no line. Read their replies (`ludus show RUN --replies`), "
+        "and use a stronger optimizer or other prompts (train.prompts)"
+    )
 
 
 def _print_steps(records: Sequence[Record], console: "Console", gate: Gate) -> None:

@@ -41,6 +41,8 @@ class RlCost(Struct, frozen=True, kw_only=True):
     seconds: float | None
     dollars: float | None
     """None: no price was given, or the time that it is for is not known."""
+    is_part: bool = False
+    """Whether there is a price for time, and the time is not known."""
     each: RolloutCost
 
 
@@ -62,6 +64,7 @@ def estimate_cost(
         update_tokens=round(per_update * (each.prompt_tokens + each.completion_tokens)),
         seconds=seconds,
         dollars=sum(known) if known else None,
+        is_part=per_hour is not None and seconds is None,
         each=each,
     )
 

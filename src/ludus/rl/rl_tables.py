@@ -94,6 +94,17 @@ def format_optional(value: float | None, digits: int = 3) -> str:
     return "none" if value is None else f"{value:.{digits}f}"
 
 
+def _describe_money(cost: RlCost) -> str:
+    if cost.dollars is not None:
+        rest = (
+            ", without the hours of the machine: their number is not known before a first run" if cost.is_part else ""
+        )
+        return f"about {format_money(cost.dollars)}{rest}"
+    if cost.is_part:
+        return "not known: rl.dollars_per_hour is for a time that is not known before a first run"
+    return "not known: set rl.dollars_per_million, or rl.dollars_per_hour, which needs a known time: a first run's"
+
+
 def describe_cost(cost: RlCost) -> list[str]:
     """What a run takes, in lines."""
     prompt, completion = format_count(cost.prompt_tokens), format_count(cost.completion_tokens)
@@ -101,8 +112,7 @@ def describe_cost(cost: RlCost) -> list[str]:
     each = cost.each
     lines = [f"tokens: {prompt} in prompts, {completion} sampled; {update} for each update, if all groups are used"]
     lines.append(f"time: {'not known' if cost.seconds is None else 'about ' + format_duration(cost.seconds)}")
-    priced = "not known: set rl.dollars_per_million, or rl.dollars_per_hour, which needs a known time: a first run's"
-    lines.append(f"money: {priced if cost.dollars is None else 'about ' + format_money(cost.dollars)}")
+    lines.append(f"money: {_describe_money(cost)}")
     if each.source:
         return [*lines, f"As in {each.source}: {each.prompt_tokens + each.completion_tokens:.0f} tokens a rollout."]
     assumed = f"{each.prompt_tokens:.0f} prompt and {each.completion_tokens:.0f} sampled tokens a rollout"

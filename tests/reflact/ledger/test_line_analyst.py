@@ -18,6 +18,9 @@ from ludus.reflact.ledger.line_analyst import (
     find_deleted,
     make_proposal,
     read_causes,
+    read_origins,
+    read_place,
+    shape_reply,
 )
 from ludus.reflact.ledger.settings import LedgerSettings
 from ludus.skill import Skill
@@ -95,7 +98,9 @@ def test_replies_are_checked(reply: LineReply, problem: str):
 
 def test_a_proposal_may_change_a_passage_of_the_initial_skill():
     item = LineItem("style", "Be quick.", (1,), op="replace", target="Be kind.")
-    proposal = make_proposal(item, ["t9"], (), LEDGER, Skill("Be kind.\n"))
+    initial = Skill("Be kind.\n")
+    assert read_place(item, LEDGER, initial) == item
+    proposal = make_proposal(item, ["t9"], LEDGER, initial)
     assert (proposal.edit.op, proposal.edit.target, proposal.edit.evidence) == ("replace", "Be kind.", ("t9",))
 
 
@@ -119,3 +124,63 @@ def test_a_reply_is_read_for_what_its_items_imply():
     causes = read_causes(reply, lines)
     assert causes == {1: RolloutCauses(1, ("units",), ("L1",)), 2: RolloutCauses(2, ("dates",), ("P1",))}
     assert [find_deleted(item, lines) for item in reply.items] == ["", "P1", ""]
+
+
+def test_items_without_rollouts_come_from_those_that_name_no_cause():
+    reply = LineReply(
+        (RolloutCauses(1, ("dates",)), RolloutCauses(2, ("", " "))),
+        (
+            LineItem("units", "Write units."),
+            LineItem(" dates ", "Write dates."),
+            LineItem("known", "Known."),
+            LineItem("new", "Better.", replaces="L1"),
+            LineItem("sums", "Add up.", (1,)),
+        ),
+    )
+    found = read_origins(reply, 3, ["known"])
+    assert [item.rollouts for item in found.items] == [(2, 3), (1,), (), (), (1,)]
+    assert [entry.situations for entry in found.rollouts] == [("dates",), ()], "labels without a word name nothing"
+    causes = read_causes(found, LEDGER.alive)
+    assert {number: cause.situations for number, cause in causes.items()} == {
+        1: ("dates",), 2: ("units",), 3: ("units",),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("item", "op"),
+    [
+        (LineItem("s", "x", op="replace", target="Be kind."), "replace"),
+        (LineItem("s", "x", op="insert_after", target="dates in full"), "insert_after"),
+        (LineItem("s", "x", op="replace", target="Be cruel."), "append"),
+        (LineItem("s", "x", op="insert_after"), "append"),
+        (LineItem("s", "", op="delete", target="Be cruel."), None),
+        (LineItem("s", "", op="delete", target="Be kind."), "delete"),
+        (LineItem("s", "x", op="replace", target="y", path="references/a.md"), "replace"),
+    ],
+)
+def test_a_change_of_what_is_not_there_is_a_line_at_the_end_or_nothing(item: LineItem, op: str | None):
+    found = read_place(item, LEDGER, Skill("Be kind.\n"))
+    assert (found.op if found else None) == op
+
+
+async def test_a_deletion_of_a_line_that_was_given_up_needs_nothing(world: SimpleNamespace):
+    item = {"situation": "units", "op": "delete", "target": "L2", "rollouts": [1]}
+    found = await analyse(ScriptedView(world, lambda messages: {"rollouts": [], "items": [item]}))
+    assert found.proposals == ()
+
+
+async def test_what_is_plain_is_put_right_without_asking_again(world: SimpleNamespace):
+    reply = {
+        "rollouts": [{"rollout": "Rollout 1", "situations": "units", "suspects": "L1"}, {"rollout": "2"}],
+        "items": [{"situation": "units", "content": "Write units.", "rollouts": "Rollout 2", "op": "add"}],
+    }
+    scripted = ScriptedView(world, lambda messages: reply)
+    found = await analyse(scripted)
+    assert len(scripted.requests) == 1
+    assert found.causes[1] == RolloutCauses(1, ("units",), ("L1",))
+    assert [(proposal.edit.op, proposal.edit.evidence) for proposal in found.proposals] == [("append", ("t2",))]
+
+
+@pytest.mark.parametrize("value", [[], "x", 3, {"rollouts": 3, "items": "x"}, {"rollouts": [1, None]}])
+def test_other_shapes_are_left_to_the_check_of_the_form(value: Any):
+    assert shape_reply(value) == value

@@ -26,7 +26,7 @@ from ludus.reflact.training_run import Resources
 from ludus.runner import Runner
 from ludus.skill import Edit, read_notes
 from ludus.store import MemoryStore
-from ludus.types import Message, Rollout
+from ludus.types import Message, Rollout, Score
 
 SETTINGS = TrainSettings(recipe="ledger", epochs=8, ledger=LedgerSettings(batch_size=6), optimizer_tries=1)
 
@@ -184,6 +184,15 @@ def test_a_run_whose_analysts_name_nothing_says_so_while_it_runs(world: SimpleNa
     warned = [step.number for step in steps if any("named no situation" in warning for warning in step.warnings)]
     assert warned == [3, 10]
     assert not any(step.warnings for step in get_steps(train(world)))
+
+
+def test_analysts_who_were_never_asked_are_not_silent(world: SimpleNamespace):
+    class Easy(world.Env):
+        async def verify(self, rollout: Rollout, box: Any) -> Score:
+            return Score.of(1.0)
+
+    steps = get_steps(train(world, env=Easy()))
+    assert len(steps) > 3 and not any(step.warnings for step in steps)
 
 
 def test_a_passage_that_harms_is_left_out_and_one_that_is_kept_by_its_author_stays(world: SimpleNamespace):

@@ -296,7 +296,7 @@ def test_a_person_reviews_a_line(look: Look, folder: Path):
         page = look.open("/run/reviewed/skill")
         row = page.locator(".blame > li", has_text="RULE-1")
         row.locator("summary").click()
-        expect(row.locator(".facts").first).to_contain_text("net gain")
+        expect(row.locator(".facts").first).to_contain_text("worth")
         row.get_by_label("Reason").fill("this rule ends soon")
         row.get_by_role("button", name="reject").click()
         review = page.locator(".review")

@@ -54,7 +54,7 @@ def _admit(
         if same.is_alive:
             return ledger, LineChange("", "dropped", f"{same.id} has the same text", text)
         lines = tuple(_revive(line, ledger, tuning) if line.id == same.id else line for line in ledger.lines)
-        return replace(ledger, lines=lines), LineChange(same.id, "revived", "proposed again")
+        return replace(ledger, lines=lines), LineChange(same.id, "revived")
     old = next((line for line in ledger.lines if line.id == proposal.replaces), None)
     weight = old.weight if old is not None else compute_logit(compute_prior(ledger, tuning))
     line = Line(

@@ -145,4 +145,4 @@ def _find_reason(
 
 
 def _explain(found: Assessment) -> str:
-    return f"net gain {found.net:+.3f}, pays with probability {found.pays:.2f}"
+    return f"worth {100 * found.net:+.1f} points, pays with probability {found.pays:.2f}"

@@ -6,7 +6,8 @@ list of known situations, which grows; near-duplicates are mapped to the known l
 form of the reply.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, field
@@ -15,7 +16,7 @@ from msgspec.structs import replace
 from ludus.reflact.items import credit_item
 from ludus.reflact.ledger.admission import place_edit
 from ludus.reflact.ledger.line_records import Line, LineLedger, LineProposal, Reading
-from ludus.reflact.ledger.situations import clean_label
+from ludus.reflact.ledger.situations import clean_label, find_label
 from ludus.reflact.proposers import View
 from ludus.reflact.records import UnusableReply
 from ludus.reflact.stages.reflect import parse_notes
@@ -112,15 +113,17 @@ async def analyse_failures(
         place=place,
         otherwise="the causes of these failures are not known",
         check=lambda reply: check_reply(reply, len(minibatch)),
+        shape=shape_reply,
     )
     tasks = tuple(rollout.task.id for rollout, _ in minibatch)
     if isinstance(reply, UnusableReply):
         return LineReflection(tasks)
-    items = [item for item in reply.items if not find_deleted(item, ledger.alive)]
+    reply = read_origins(reply, len(tasks), [situation.label for situation in ledger.situations])
+    items = [read_place(item, ledger, initial) for item in reply.items if not find_deleted(item, ledger.lines)]
     return LineReflection(
         tasks,
         read_causes(reply, ledger.alive),
-        tuple(make_proposal(item, tasks, reply.rollouts, ledger, initial) for item in items),
+        tuple(make_proposal(item, tasks, ledger, initial) for item in items if item is not None),
         parse_notes(reply.notes) if notes else (),
         reply.reasoning,
     )
@@ -166,6 +169,84 @@ def check_reply(reply: LineReply, count: int) -> str:
     return ""
 
 
+_PARTS = ("rollouts", "items")
+"""The fields of a reply that are lists of objects."""
+_LISTS = ("situations", "suspects", "rollouts")
+"""The fields of these objects that are lists."""
+_NUMBER = re.compile(r"\D*(\d+)\D*")
+"""A number with words around it: `Rollout 3`."""
+
+
+def shape_reply(value: Any) -> Any:
+    """The JSON of a reply in the form that was asked for, where what is meant is plain: one text or number in place of
+    a list of one, `Rollout 3` in place of 3, `add` in place of `append`."""
+    if not isinstance(value, dict):
+        return value
+    fields: dict[str, Any] = value  # pyright: ignore[reportUnknownVariableType]
+    return {
+        **fields,
+        **{
+            name: [_shape_entry(each) for each in fields[name]] for name in _PARTS if isinstance(fields.get(name), list)
+        },
+    }
+
+
+def _shape_entry(entry: Any) -> Any:
+    if not isinstance(entry, dict):
+        return entry
+    fields: dict[str, Any] = dict(entry)  # pyright: ignore[reportUnknownArgumentType]
+    for name in _LISTS:
+        if isinstance(fields.get(name), (str, int)):
+            fields[name] = [fields[name]]
+    if "rollout" in fields:
+        fields["rollout"] = _read_number(fields["rollout"])
+    if isinstance(fields.get("rollouts"), list):
+        fields["rollouts"] = [_read_number(each) for each in fields["rollouts"]]
+    if fields.get("op") == "add":
+        fields["op"] = "append"
+    return fields
+
+
+def _read_number(value: Any) -> Any:
+    found = _NUMBER.fullmatch(value) if isinstance(value, str) else None
+    return int(found[1]) if found else value
+
+
+def read_origins(reply: LineReply, count: int, known: Collection[str]) -> LineReply:
+    """The reply with the rollouts that each item was learned from, and without labels that say nothing.
+
+    An item that names no rollouts was learned from those that name its situation. If none does and the situation is
+    new, it was learned from those for which the reply names no cause. `known`: the situations of earlier steps.
+    """
+    entries = tuple(
+        replace(entry, situations=tuple(label for text in entry.situations if (label := clean_label(text))))
+        for entry in reply.rollouts
+    )
+    explained = {entry.rollout for entry in entries if entry.situations}
+    rest = tuple(number for number in range(1, count + 1) if number not in explained)
+
+    def find_origin(item: LineItem) -> tuple[int, ...]:
+        label = clean_label(item.situation)
+        named = tuple(entry.rollout for entry in entries if label in entry.situations)
+        is_known = bool(item.replaces) or find_label(label, known) in known
+        return item.rollouts or named or (() if is_known else rest)
+
+    items = tuple(replace(item, rollouts=find_origin(item)) for item in reply.items)
+    return replace(reply, rollouts=entries, items=items)
+
+
+def read_place(item: LineItem, ledger: LineLedger, initial: Skill) -> LineItem | None:
+    """The item, at the end of the text if what it changes is nowhere: it would never be in a text. None if it is a
+    deletion of what is not there."""
+    text = initial.read(item.path)
+    if item.op not in ("replace", "delete", "insert_after") or item.replaces or text is None:
+        return item
+    places = (text, *(line.edit.content for line in ledger.alive if line.edit.path == item.path))
+    if item.target and any(item.target in place for place in places):
+        return item
+    return None if item.op == "delete" else replace(item, op="append", target="")
+
+
 def read_causes(reply: LineReply, lines: Sequence[Line]) -> dict[int, RolloutCauses]:
     """The causes that a reply names, by the number of the rollout, with what its items imply.
 
@@ -207,16 +288,12 @@ def find_changed(item: LineItem, lines: Sequence[Line]) -> str:
     return next((line.id for line in lines if line.passage and item.target in line.edit.content), "")
 
 
-def make_proposal(
-    item: LineItem, tasks: Sequence[str], causes: Sequence[RolloutCauses], ledger: LineLedger, initial: Skill
-) -> LineProposal:
-    """A proposal with its true origin: the tasks of the rollouts that it names, or else of those that its situation
-    spoiled."""
+def make_proposal(item: LineItem, tasks: Sequence[str], ledger: LineLedger, initial: Skill) -> LineProposal:
+    """A proposal with its true origin: the tasks of the rollouts that it was learned from."""
     content = remove_markers(item.content, MARKED)
     content = content if item.path else content.strip()  # code may begin with spaces
     edit = Edit(item.op, content, item.target if item.op != "append" else "", path=item.path)
-    numbers = item.rollouts or [entry.rollout for entry in causes if item.situation in entry.situations]
-    credited = credit_item(edit, "failure", [tasks[number - 1] for number in numbers])
+    credited = credit_item(edit, "failure", [tasks[number - 1] for number in item.rollouts])
     assert isinstance(credited, Edit)
     old = next((line for line in ledger.lines if line.id == item.replaces), None)
     if old is not None and old.passage:

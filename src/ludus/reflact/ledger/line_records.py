@@ -260,6 +260,11 @@ class LineLedger(Struct, frozen=True, kw_only=True, omit_defaults=True):
         """The passages of the initial skill that are on trial, the retired ones too. They were born first."""
         return tuple(takewhile(lambda line: line.passage, self.lines))
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether no situation was named and no line was proposed so far."""
+        return not self.situations and len(self.lines) == len(self.passages)
+
     def compose(self, base: Skill, lines: Sequence[Line]) -> tuple[Skill, tuple[str, ...]]:
         """The text with these lines, and the ids of those that are in it."""
         return compose_text(base, lines, self.passages)

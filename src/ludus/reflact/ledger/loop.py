@@ -147,7 +147,8 @@ async def take_ledger_step(run: TrainingRun, state: RunState) -> Step:
 
     # 4 credit, 5 admit, 6 assess
     learned = learn_lines(run, replace(ledger, taken=taken), base, number, readings, reflections)
-    if run.proposer.names_causes and (problem := find_silence(learned.ledger, number)):
+    asked = bool(reflections) or any(entry.role == "optimizer" for entry in state.spent)
+    if run.proposer.names_causes and asked and (problem := find_silence(learned.ledger, number)):
         run.journal.warn(problem)
     base, consolidated = await _add_step_notes(view, base, reflections, run.guard)
     after = replace(learned.ledger, notes=read_notes(base) if run.settings.appendix.enabled else ())
@@ -201,12 +202,12 @@ _SILENT_STEPS = (3, 10, 30, 100)
 
 def find_silence(ledger: LineLedger, step: int) -> str:
     """What to tell a user whose analysts have named nothing so far; empty if they have, or if it was told before."""
-    if step not in _SILENT_STEPS or ledger.situations or len(ledger.lines) > len(ledger.passages):
+    if step not in _SILENT_STEPS or not ledger.is_silent:
         return ""
     return (
         f"after {step} steps the analysts have named no situation and proposed no line, so nothing is learned but what "
-        "outcomes say about passages of the initial skill. Read a reply with `ludus show RUN`, and use a stronger "
-        "optimizer or other prompts (train.prompts)"
+        "outcomes say about passages of the initial skill. Read their replies (`ludus show RUN --replies`), and use a "
+        "stronger optimizer or other prompts (train.prompts)"
     )
 
 

@@ -18,8 +18,8 @@ _SMALL = frozenset(
 
 
 def clean_label(label: str) -> str:
-    """A label on one line, not longer than is kept."""
-    return " ".join(label.split())[:LONGEST].strip()
+    """A label on one line, not longer than is kept; empty if it has no word."""
+    return " ".join(label.split())[:LONGEST].strip() if re.search(r"\w", label) else ""
 
 
 def find_label(label: str, known: Collection[str], merged: Mapping[str, str] | None = None) -> str:

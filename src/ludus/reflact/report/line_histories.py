@@ -171,5 +171,6 @@ def describe_event(event: LineEvent) -> str:
         "revived": "proposed again",
         "moved": "moved",
     }
-    reason = f" ({event.reason})" if event.reason else ""
-    return f"step {event.step}: {words.get(event.change, event.change)}{reason}"
+    done = words.get(event.change, event.change)
+    reason = f" ({event.reason})" if event.reason not in ("", done) else ""  # runs of earlier versions repeat it
+    return f"step {event.step}: {done}{reason}"

@@ -273,7 +273,7 @@ function makeBlameRow(line, context, reach) {
           "span",
           {
             class: "worth",
-            title: `net gain of accuracy${line.interval ? `, 95 %: ${formatRange(line.interval, formatSigned)}` : ""}`,
+            title: `worth in accuracy${line.interval ? `, 95 %: ${formatRange(line.interval, formatSigned)}` : ""}`,
           },
           intervalMark(line.worth, line.interval, { low: -reach, high: reach, zero: 0 }),
           el("b", { class: "nums" }, formatSigned(line.worth)),
@@ -316,7 +316,7 @@ function showLine(line, context) {
       ["why", line.reason ? showControls(line.reason) : ""],
       ["without it", line.situation ? showControls(line.situation) : ""],
       [
-        "net gain",
+        "worth",
         line.worth === null
           ? ""
           : `${formatSigned(line.worth)}${line.interval ? `, 95 %: ${formatRange(line.interval, formatSigned)}` : ""}`,
@@ -376,7 +376,7 @@ function showRefused(blame, context) {
             facts([
               ["why", showControls(line.reason)],
               [
-                "net gain",
+                "worth",
                 line.worth === null
                   ? ""
                   : `${formatSigned(line.worth)}${line.interval ? `, 95 %: ${formatRange(line.interval, formatSigned)}` : ""}`,

@@ -28,11 +28,16 @@ def write_whole(path: Path, chunks: Iterable[bytes], mode: int = 0o666) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    flush_names(path.parent)
+
+
+def flush_names(folder: Path) -> None:
+    """Wait until the names of a folder's files are on the disk: those of new files are not when their content is."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(folder)
+        os.fsync(handle)
     finally:
-        os.close(folder)
+        os.close(handle)
 
 
 def take_lock(handle: int) -> bool:

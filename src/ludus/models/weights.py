@@ -119,12 +119,6 @@ class WeightsSource:
     fetch: Callable[[Weights, Path, Tell], Path]
 
 
-def find_cache(variables: Mapping[str, str]) -> Path:
-    """The cache folder, by the environment variables."""
-    base = variables.get("XDG_CACHE_HOME") or Path(variables.get("HOME") or "~").expanduser() / ".cache"
-    return Path(base) / "ludus" / "weights"
-
-
 def find_weights(
     path: Path | None,
     cache: Path,

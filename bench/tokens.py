@@ -23,7 +23,6 @@ import argparse
 import asyncio
 import gc
 import json
-import os
 import shutil
 import statistics
 import subprocess
@@ -46,10 +45,11 @@ from common import (
     render_table,
 )
 
+from ludus.config.secrets import find_weights_folder
 from ludus.errors import ConfigError
 from ludus.models.embedded import EmbeddedRuntime
 from ludus.models.settings import EmbeddedSettings
-from ludus.models.weights import find_cache, find_weights
+from ludus.models.weights import find_weights
 from ludus.parsers import Parser
 from ludus.rl.row_checks import Vocabulary, check_rows
 from ludus.tokens import Generation
@@ -749,7 +749,7 @@ def write_page(text: str) -> None:
 
 def locate_weights() -> Path | None:
     try:
-        return find_weights(None, find_cache(os.environ))
+        return find_weights(None, find_weights_folder())
     except ConfigError as error:
         print(f"no embedded model: {error}", file=sys.stderr)
         return None

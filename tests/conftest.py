@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 from tests.http_kit import kit
 from tests.parallel import pytest_xdist_make_scheduler, rank_test
 from tests.sandbox_kit import backend, bwrap, bwrap_problem, module_pools, pool, pools
@@ -28,7 +29,9 @@ __all__ = [
 ]
 
 # No deadline: the time of an example depends on the load of the machine. Examples are the same in every run, so that a
-# failure is always caused by a change of the code.
+# failure is always caused by a change of the code. They would not be with the constants that Hypothesis takes from the
+# modules that are loaded: these differ with the tests that ran before in this process.
+providers._get_local_constants = lambda: providers._local_constants  # pyright: ignore[reportPrivateUsage]
 settings.register_profile("ludus", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 settings.load_profile("ludus")
 

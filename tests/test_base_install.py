@@ -25,8 +25,9 @@ from tests.install_kit import (
 )
 from tests.readme_kit import Block, read_blocks, write_script
 
+from ludus.config.secrets import find_weights_folder
 from ludus.errors import ConfigError
-from ludus.models.weights import find_cache, find_weights
+from ludus.models.weights import find_weights
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,7 @@ def demo(distributions: Distributions, tmp_path_factory: pytest.TempPathFactory)
 def weights() -> Path:
     """The weights of the embedded model."""
     try:
-        return find_weights(None, find_cache(os.environ))
+        return find_weights(None, find_weights_folder())
     except ConfigError as error:
         pytest.skip(str(error))
 

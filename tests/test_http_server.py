@@ -8,7 +8,7 @@ import pytest
 from tests.gateway_kit import kit
 
 from ludus.http_client import Client, ConnectionLost
-from ludus.http_server import EVENTS, JSON, Connection, Listener, Responder, close_connections
+from ludus.http_server import EVENTS, JSON, QUIET_SECONDS, Connection, Listener, Responder, close_connections
 from ludus.models.scripted import ScriptedModel
 
 __all__ = ["kit"]
@@ -182,6 +182,74 @@ async def test_a_client_that_never_reads_blocks_only_itself(kit):
         assert session.requests < 40
         for _ in range(50):
             assert len((await read_reply(reader))[1]) > 1_000_000
+        await closed(writer)
+
+
+async def give_turns(turns: int = 20) -> None:
+    """Let the server read what was sent."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("sent", [b"POST /s", b"POST / HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n", b"0123456789"])
+async def test_a_client_that_begins_a_request_and_sends_no_more_of_it_is_refused(kit, pass_time, sent):
+    async with kit.serve_model(ScriptedModel(echo)) as client:
+        session = client.gateway.open()
+        reader, writer = await connect(client)
+        writer.write(request(session, HI)[:-5] if sent.isdigit() else sent)
+        await give_turns()
+        pass_time(QUIET_SECONDS / 2)
+        await give_turns()
+        assert not reader.at_eof()
+        pass_time(QUIET_SECONDS)
+        head, body = await read_reply(reader)
+        assert head.startswith("HTTP/1.1 408 ") and b"did not come" in body
+        assert await reader.read() == b""
+        await closed(writer)
+        assert (await client.chat(session, HI["messages"]))["choices"]
+
+
+@pytest.mark.parametrize(("part", "status"), [(20_000, "200"), (20, "408")])
+async def test_an_upload_that_goes_on_may_take_long_and_one_that_hardly_does_not(kit, pass_time, part, status):
+    async with kit.serve_model(ScriptedModel(echo)) as client:
+        session = client.gateway.open()
+        reader, writer = await connect(client)
+        reply = asyncio.create_task(read_reply(reader))
+        data = request(session, {"messages": [{"role": "user", "content": "x" * part * 7}]})
+        for start in range(0, len(data), part):
+            if not reply.done():
+                writer.write(data[start : start + part])
+                await give_turns()
+                pass_time(QUIET_SECONDS * 0.9)
+                await give_turns()
+        assert (await reply)[0].startswith(f"HTTP/1.1 {status} ")
+        await closed(writer)
+
+
+async def test_a_connection_may_be_silent_between_requests_and_while_its_reply_is_made(kit, pass_time):
+    go_on = asyncio.Event()
+
+    async def wait(messages, *_):
+        await go_on.wait()
+        return messages[-1].content
+
+    async with kit.serve_model(ScriptedModel(wait)) as client:
+        session = client.gateway.open()
+        reader, writer = await connect(client)
+        data = request(session, HI)
+        writer.write(data + data[:20])  # the next one is begun meanwhile
+        await give_turns()
+        for _ in range(3):
+            pass_time(QUIET_SECONDS)
+            await give_turns()
+        go_on.set()
+        assert b'"hi"' in (await read_reply(reader))[1]
+        writer.write(data[20:])
+        assert b'"hi"' in (await read_reply(reader))[1]
+        pass_time(5 * QUIET_SECONDS)
+        await give_turns()
+        writer.write(data)
+        assert b'"hi"' in (await read_reply(reader))[1]
         await closed(writer)
 
 

@@ -8,7 +8,9 @@ connection is closed. A client that offers another protocol (`Upgrade: h2c`) is 
 its connection, its reply is dropped and the `Responder` reports it. Nothing else is affected. A server may say by the
 head of a request that it does not want the body (`WantsBody`): then nothing of it is kept.
 
-There is no TLS and no time limit for slow clients: it is meant for programs on the same machine or a private network.
+A client that has begun a request must go on sending it: one that is silent for too long, or slower than any network is,
+gets a 408, and its connection is closed. Between requests a connection may stay open as long as its client likes. There
+is no TLS: it is meant for programs on the same machine or a private network.
 """
 
 import asyncio
@@ -28,6 +30,12 @@ FULL_SECONDS = 1.0
 LINGER_SECONDS = 2.0
 """How long a refused client may continue to send before the connection is closed."""
 
+QUIET_SECONDS = 60.0
+"""How long a client that has begun a request may send nothing, and how long its head may take."""
+
+LEAST_RATE = 200
+"""The bytes of a body that must come in each second, after the first `QUIET_SECONDS`."""
+
 JSON = b"application/json"
 METRICS = b"text/plain; version=0.0.4; charset=utf-8"
 EVENTS = b"text/event-stream; charset=utf-8\r\nCache-Control: no-cache"
@@ -39,6 +47,7 @@ _REASONS = {
     403: b"Forbidden",
     404: b"Not Found",
     405: b"Method Not Allowed",
+    408: b"Request Timeout",
     409: b"Conflict",
     413: b"Content Too Large",
     426: b"Upgrade Required",
@@ -178,13 +187,17 @@ class Connection(asyncio.Protocol):
         "_expects",
         "_head_size",
         "_headers",
+        "_heard",
         "_in_head",
         "_limit",
         "_parser",
+        "_reading",
         "_refusal",
         "_refused",
         "_responder",
         "_serve",
+        "_since",
+        "_timer",
         "_transport",
         "_upgrades",
         "_url",
@@ -222,6 +235,11 @@ class Connection(asyncio.Protocol):
         """The client of the request that is read offers another protocol."""
         self._in_head = True
         self._head_size = 0
+        self._reading = False
+        """A part of a request has come."""
+        self._heard = 0.0
+        """When its last part came."""
+        self._timer: asyncio.TimerHandle | None = None
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the socket is closed."""
         self._clear()
@@ -235,6 +253,8 @@ class Connection(asyncio.Protocol):
         """The client waits for a word before it sends the body."""
         self._wanted = True
         """The body of the request that is read is kept."""
+        self._since: float | None = None
+        """Since when the request is waited for; None: all of it may have come at once."""
 
     # ---- for responders -------------------------------------------------------------------------------------------
 
@@ -272,6 +292,8 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        if self._timer is not None:
+            self._timer.cancel()
         self._waiting.clear()
         self._connections.discard(self)
         if not self.gone.done():
@@ -294,6 +316,31 @@ class Connection(asyncio.Protocol):
         else:
             if self._in_head and self._head_size > HEAD_BYTES:
                 self._refuse(431, f"the headers are longer than {HEAD_BYTES:,} bytes")
+            elif self._reading:
+                self._note_progress()
+
+    def _note_progress(self) -> None:
+        """A part of a request has come, and more must. Requests that come whole, which most do, need no clock."""
+        loop = asyncio.get_running_loop()
+        self._heard = loop.time()
+        if self._since is None:
+            self._since = self._heard
+        if self._timer is None:
+            self._timer = loop.call_later(QUIET_SECONDS, self._check_progress)
+
+    def _check_progress(self) -> None:
+        """Refuse a client that is too slow; else look again when it may be."""
+        self._timer = None
+        if not self._reading or self._refused or self._since is None:
+            return
+        loop = asyncio.get_running_loop()
+        if self._busy or self._waiting:  # it is the client's turn again when the requests before are answered
+            self._since = self._heard = loop.time()
+        due = min(self._heard, self._since + self._body_bytes / LEAST_RATE) + QUIET_SECONDS
+        if loop.time() >= due:
+            self._refuse(408, f"the rest of the request did not come within {QUIET_SECONDS:.0f} s")
+        else:
+            self._timer = loop.call_at(due, self._check_progress)
 
     def _decline_upgrade(self, rest: bytes) -> None:
         """Read a request again as plain HTTP/1.1. The parser stops at an offer of another protocol, before the body."""
@@ -317,6 +364,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         self._clear()
+        self._reading = True
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -350,6 +398,7 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self._refused or self._parser.should_upgrade():
             return
+        self._reading = False
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         request = self._make_request(body)
         request.keep = self._parser.should_keep_alive()

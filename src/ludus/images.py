@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from ludus.errors import ConfigError, Unsupported
 from ludus.types import Image, Message
+from ludus.whole_files import read_whole
 
 FOLDER = "images"
 """The folder of a run directory that contains the pictures."""
@@ -51,7 +52,7 @@ def read_image(path: Path) -> str:
         ConfigError: it cannot be read, is too long, or is no PNG, JPEG, GIF or WebP.
     """
     try:
-        data = path.read_bytes()
+        data = read_whole(path)
     except OSError as error:
         raise ConfigError(f"the picture {path} cannot be read: {error.strerror or error}") from None
     return encode_image(data, str(path))

@@ -34,6 +34,7 @@ from ludus.skill import (
     parse_file,
     render_file,
 )
+from ludus.whole_files import read_whole_text
 
 LEFT_OUT = frozenset({".git", ".hg", ".svn", "__pycache__", ".DS_Store", ".pytest_cache", ".ruff_cache", ".venv"})
 """Names of files and folders that are no part of a package."""
@@ -54,7 +55,7 @@ def read_skill(path: Path) -> Skill:
     if path.is_dir():
         return read_package(path)
     try:
-        return parse_file(path.read_text(encoding="utf-8"))
+        return parse_file(read_whole_text(path))
     except FileNotFoundError:
         raise ConfigError(f"there is no file {path}") from None
     except UnicodeDecodeError:

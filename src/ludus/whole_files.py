@@ -1,13 +1,61 @@
-"""Files that are replaced as a whole, and locks that end with their process.
+"""Files that are read or replaced as a whole, and locks that end with their process.
 
 A process may be killed anywhere. Whoever reads a file that is written here finds the old one or the new one, also after
 the machine has lost power. A lock is an open file or folder, so a process that is gone holds none.
 """
 
+import errno
 import fcntl
 import os
+import stat
 from collections.abc import Iterable
+from io import TextIOWrapper
 from pathlib import Path
+from typing import BinaryIO
+
+
+class NotRegular(OSError):
+    """A path leads to a folder, a pipe or a device, and not to a regular file."""
+
+
+def open_regular(path: str | Path, folder: int | None = None) -> BinaryIO:
+    """A regular file, opened to read. Whoever reads a pipe or a device may wait for ever. With `folder` (a descriptor),
+    a link is refused, too.
+
+    Raises:
+        NotRegular: it is something else.
+        OSError: it cannot be opened.
+    """
+    follow = 0 if folder is None else os.O_NOFOLLOW
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | follow, dir_fd=folder)  # a pipe must not block
+    mode = os.fstat(handle).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(handle, "rb")
+    os.close(handle)
+    if stat.S_ISDIR(mode):
+        raise NotRegular(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise NotRegular(errno.EINVAL, "It is a pipe or a device, and not a regular file", str(path))
+
+
+def read_whole(path: Path) -> bytes:
+    """The content of a regular file.
+
+    Raises:
+        OSError: it cannot be read, or it is no regular file.
+    """
+    with open_regular(path) as file:
+        return file.read()
+
+
+def read_whole_text(path: Path) -> str:
+    """The text of a regular file in UTF-8.
+
+    Raises:
+        OSError: it cannot be read, or it is no regular file.
+        UnicodeDecodeError: it is not UTF-8.
+    """
+    with TextIOWrapper(open_regular(path), encoding="utf-8") as file:
+        return file.read()
 
 
 def write_whole(path: Path, chunks: Iterable[bytes], mode: int = 0o666) -> None:
@@ -28,11 +76,16 @@ def write_whole(path: Path, chunks: Iterable[bytes], mode: int = 0o666) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    flush_names(path.parent)
+
+
+def flush_names(folder: Path) -> None:
+    """Wait until the names of a folder's files are on the disk: those of new files are not when their content is."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(folder)
+        os.fsync(handle)
     finally:
-        os.close(folder)
+        os.close(handle)
 
 
 def take_lock(handle: int) -> bool:

@@ -1,11 +1,19 @@
 """No secret is in the settings, and those that they name are masked."""
 
+from pathlib import Path
+
 import pytest
 from tests.config_kit import SERVER
 
 from ludus.config import load, to_yaml
 from ludus.config.build_models import build_ledger, build_model
-from ludus.config.secrets import find_proxy, list_secrets
+from ludus.config.secrets import (
+    find_audits_folder,
+    find_proxy,
+    find_view_folder,
+    find_weights_folder,
+    list_secrets,
+)
 from ludus.errors import ConfigError
 
 
@@ -57,3 +65,11 @@ def test_proxies_come_from_the_setting_or_the_environment(monkeypatch: pytest.Mo
     with pytest.raises(ConfigError, match=r"the proxy for api\.example\.com is a socks5 one") as caught:
         find_proxy("https://api.example.com/v1", "")
     assert "hidden-words" not in str(caught.value)
+
+
+def test_what_can_be_fetched_or_made_again_is_in_one_cache_folder(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", "/h")
+    for given, base in (("/x", "/x/ludus"), ("", "/h/.cache/ludus")):
+        monkeypatch.setenv("XDG_CACHE_HOME", given)
+        found = (find_weights_folder(), find_audits_folder(), find_view_folder())
+        assert found == (Path(base, "weights"), Path(base, "audits"), Path(base, "view"))

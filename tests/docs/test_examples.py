@@ -1,14 +1,14 @@
 """Every numbered example runs as its docstring says."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from ludus.config.secrets import find_weights_folder
 from ludus.errors import ConfigError
-from ludus.models.weights import find_cache, find_weights
+from ludus.models.weights import find_weights
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
@@ -28,7 +28,7 @@ def test_example_runs(path: Path, tmp_path: Path):
         pytest.importorskip(package)
     if "xllamacpp" in NEEDS.get(path.name, ()):
         try:
-            find_weights(None, find_cache(os.environ))
+            find_weights(None, find_weights_folder())
         except ConfigError as error:
             pytest.skip(str(error))
     done = subprocess.run([sys.executable, path], cwd=tmp_path, capture_output=True, text=True, timeout=300)

@@ -61,6 +61,9 @@ def test_a_library_is_measured_shown_decided_and_written(ludus: Ludus):
     assert read_library(Path("skills")).names == ("alpha-good", "beta-bad", "delta-unused", "gamma-idle")
     assert ludus("curate", "run", "--apply").code == 0
     assert read_library(Path("skills")) == read_library(Path("new"))
+    again = ludus("curate", "run", "--apply", "--json")
+    assert again.code == 0 and "has C1 already" in again.err.replace("\n", " ")
+    assert json.loads(again.out)["written"] == str(Path("skills").resolve())
     assert "reject by" in ludus("curate", "run", "--list").out
 
 

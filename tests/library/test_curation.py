@@ -17,6 +17,7 @@ from ludus.library.curation import (
     PLACED,
     CurateDecision,
     apply_in_place,
+    find_applied,
     is_placed,
     keep_decision,
     list_accepted,
@@ -211,6 +212,17 @@ def test_changes_in_place_touch_only_what_they_name_and_keep_it(run: Path, skill
     assert (skills / "README.md").read_text() == "mine\n" and (skills / "notes").is_dir()
     assert read_library(Path(plan.backup)) == build_library(GOOD, BAD, IDLE)
     assert sorted(path.name for path in skills.parent.iterdir()) == ["run", "skills", Path(plan.backup).name]
+
+
+def test_what_was_applied_is_found_until_the_library_or_the_decisions_change(run: Path, skills: Path):
+    report = make_report(skills)
+    assert find_applied(run, report, [RETIRE, TRIM, SPLIT]) is None
+    plan = apply_in_place(run, report, [RETIRE, TRIM, SPLIT])
+    assert find_applied(run, report, [RETIRE, TRIM, SPLIT]) == plan
+    with pytest.raises(ConfigError, match=r"has C1, C2, C3 already, and C1 are accepted now"):
+        find_applied(run, report, [RETIRE])
+    write_library(skills, UNUSED)
+    assert find_applied(run, report, [RETIRE, TRIM, SPLIT]) is None
 
 
 def test_a_library_that_is_no_longer_the_measured_one_is_left_alone(run: Path, skills: Path):

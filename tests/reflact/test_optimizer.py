@@ -113,6 +113,33 @@ def test_a_reply_of_millions_of_characters_is_not_read():
     assert "at most 1,000,000 are read" in scripted.requests[1][3].content
 
 
+def test_a_reply_that_is_too_long_is_stored_in_part_and_decided_in_the_same_way_after_a_resume(tmp_path: Path):
+    long = "secret " * (REPLY_CHARS // 2) + '{"number": 1}'
+    with RunDir.open(tmp_path / "run", {}) as run:
+        first = ScriptedOptimizer(long, {"number": 2}, store=run)
+        assert first.ask() == Answer(2)
+        (_, body), _ = run.read_records(CALLS)
+    assert len(body) < 20_000 and msgspec.json.decode(body, type=CallRecord).chars == len(long)
+    said = first.requests[1][2].content
+    assert said.startswith("secret ") and said.endswith('{"number": 1}') and "characters left out" in said
+    assert f"{len(long):,} characters" in first.requests[1][3].content
+    with RunDir.open(tmp_path / "run", {}, resume=True) as run:
+        again = ScriptedOptimizer(store=run)
+        assert again.ask() == Answer(2) and again.requests == []
+
+
+def test_a_long_reply_that_an_earlier_version_stored_whole_leads_to_the_same_requests():
+    long, store = "x" * (REPLY_CHARS + 1), MemoryStore()
+    first = ScriptedOptimizer(long, {"number": 2}, store=store)
+    first.ask()
+    key = next(key for key, (_, body) in store.bodies.items() if b'"attempt":1' in body)
+    kept = msgspec.json.decode(store.bodies[key][1], type=CallRecord)
+    whole = msgspec.structs.replace(kept, chars=0, completion=Completion(say(long)))
+    store.bodies[key] = (CALLS, msgspec.json.encode(whole))
+    again = ScriptedOptimizer(store=store)
+    assert again.ask() == Answer(2) and again.requests == []
+
+
 def test_claims_about_where_an_item_comes_from_are_dropped():
     scripted = ScriptedOptimizer({"number": 1, "support": "a lot", "evidence": "I saw it", "source": 5, "level": "top"})
     assert scripted.ask() == Answer(1)

@@ -1,13 +1,16 @@
 """The RL loop: it learns, stays on-policy or within its staleness, and continues exactly after a kill."""
 
 import asyncio
+import itertools
 import os
 import random
 import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -168,6 +171,32 @@ async def test_ctrl_c_finishes_what_runs():
     control.stop()
     records = await collect(make_run(options=RunOptions(concurrency=4, control=control)))
     assert [record.step for record in records] == [0]
+
+
+def stop_at(last: int, control: RunControl) -> Callable[[Any], Awaitable[None]]:
+    """A gate that asks the run to stop when so many replies were asked for."""
+    replies = itertools.count(1)
+
+    async def count(_: Any) -> None:
+        if next(replies) == last:
+            control.stop()
+
+    return count
+
+
+@pytest.mark.parametrize("every", [1, 2])
+async def test_a_run_that_drains_at_any_reply_continues_to_the_same_records(tmp_path: Path, every: int):
+    """Also within an evaluation: the mean of those held-out rollouts that had begun is another number."""
+    held_out, settings = tuple(Letters().tasks("validation")), {"steps": 2, "groups": 2, "group_size": 3}
+    whole = encode(await collect(make_run(held_out=held_out, eval_every=1, **settings)))
+    for last in range(1, 6 + 2 * (6 + 6)):
+        control, store = RunControl(), MemoryStore()
+        settings |= {"checkpoints": tmp_path / str(last), "checkpoint_every": every, "eval_every": 1}
+        options = RunOptions(concurrency=2, control=control)
+        trainer = TableTrainer(gate=stop_at(last, control))
+        drained = make_run(trainer, held_out=held_out, store=store, options=options, **settings)
+        assert encode(await collect(drained)) == whole[: len(read_steps(store))]
+        assert encode(await collect(make_run(held_out=held_out, store=store, **settings))) == whole
 
 
 _SCRIPT = """

@@ -8,12 +8,15 @@ import pytest
 from tests.api_kit import serve_api
 from tests.rl_kit import TableTrainer, collect, make_run
 
+from ludus.control import RunControl
 from ludus.errors import ConfigError
 from ludus.rl.atropos_client import AtroposClient
 from ludus.rl.loop import RlRun
-from ludus.rl.records import encode_step
+from ludus.rl.records import encode_step, read_steps
 from ludus.rl.server_exchange import ServerExchange, read_rows
+from ludus.runner import RunOptions
 from ludus.store import MemoryStore
+from ludus.types import Rollout
 
 WIRE: dict[str, Any] = {
     "tokens": [[1, 2], [1, 3]],
@@ -94,6 +97,22 @@ async def test_a_batch_that_was_learned_from_but_not_acknowledged_is_passed_over
         second = connect(make_run(trainer, steps=2, **options), api.url)
         await train(second)
         assert len(trainer.seen) == 1 and {row.group for row in trainer.seen[0]} <= {3, 4, 5}
+
+
+async def test_a_step_that_a_stop_leaves_without_groups_is_not_recorded(tmp_path: Path):
+    control, rollouts = RunControl(), 0
+
+    def stop_at_last(_: Rollout) -> None:
+        nonlocal rollouts
+        rollouts += 1
+        if rollouts == 17:  # a step has 12; none of its groups can be sent, so others are run in their place
+            control.stop()
+
+    store, options = MemoryStore(), RunOptions(concurrency=64, control=control)
+    async with serve_api(tmp_path) as api:
+        run = make_run(store=store, options=options, row_tokens=1, too_long="drop")
+        await train(replace(connect(run, api.url), on_rollout=stop_at_last))
+    assert [record.step for record in read_steps(store)] == [0]
 
 
 async def test_a_server_of_another_trainer_is_refused(tmp_path: Path):

@@ -115,6 +115,25 @@ def test_few_sessions_lead_to_a_proposal_that_is_marked_as_unmeasured(work: Path
     assert "not measured" in capsys.readouterr().out
 
 
+def test_sessions_of_a_night_with_too_few_tasks_count_in_the_next_one(work: Path, capsys):
+    kept = [work / "api.jsonl", *sorted(work.glob("cc-*"))[8:]]
+    (later := work.parent / "later").mkdir()
+    for path in kept:
+        path.rename(later / path.name)
+    first = sleep(capsys)
+    assert not first["receipt"]["measured"]
+    asked = Path("asked.txt").read_text()
+    assert "wait for others" in sleep(capsys)["message"] and Path("asked.txt").read_text() == asked, "nothing is asked"
+    for path in kept:
+        (later / path.name).rename(path)
+    second = sleep(capsys)["receipt"]
+    assert second["measured"] and sum(second["tasks"].values()) == 24
+    assert len(second["evidence"]) == second["tasks"]["train"], "those of the first night, too"
+    assert not second.get("warnings"), "no night has measured with the sealed tasks"
+    state = read_struct(Path("nights") / STATE, SleepState)
+    assert state and [*map(len, state.read.values())] == [24] and not any(state.waiting.values())
+
+
 def test_without_an_optimizer_the_answers_themselves_are_the_checkers(work: Path, capsys):
     words = [*SKILL, *MODELS[:4], "--train.proposer", "exemplars", "--train.epochs", "1", "--json"]
     for path in work.glob("cc-*"):

@@ -15,6 +15,7 @@ from ludus.errors import ConfigError
 from ludus.parsers import Parser, ReplyParser, list_names
 from ludus.parsers.parse_rows import parse_rows, parse_text
 from ludus.rl.token_rows import print_line
+from ludus.whole_files import read_whole
 
 
 class ParseArguments(Arguments):
@@ -55,7 +56,7 @@ def _decode(data: bytes, what: str) -> str:
 
 def _read_json(path: str, option: str) -> Any:
     try:
-        return msgspec.json.decode(Path(path).read_bytes())
+        return msgspec.json.decode(read_whole(Path(path)))
     except OSError as error:
         raise ConfigError(f"{option}: {path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:

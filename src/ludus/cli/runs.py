@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from ludus.arguments import Arguments, make_argument
-from ludus.cli.view import find_cache_folder
 from ludus.command import JSON, Command
 from ludus.command.terminal import format_duration, format_number, make_console, make_table, make_text
+from ludus.config.secrets import find_view_folder
 from ludus.encoding import to_json
 from ludus.errors import ConfigError
 from ludus.view.model import RunCard
@@ -41,7 +41,7 @@ def run(arguments: RunsArguments) -> int:
 
 def list_cards(folder: Path) -> list[RunCard]:
     """The runs of a folder, the oldest first."""
-    with RunFolder([folder], find_cache_folder()) as runs:
+    with RunFolder([folder], find_view_folder()) as runs:
         cards = runs.list_cards(wait=math.inf)
     own = [msgspec.structs.replace(card, id=str(folder)) if Path(card.path) == folder else card for card in cards]
     return sorted(own, key=lambda card: card.started)

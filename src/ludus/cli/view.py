@@ -1,14 +1,13 @@
 """`ludus view`: runs in a browser, live and local."""
 
 import asyncio
-import os
 import webbrowser
 from pathlib import Path
 
 from ludus.arguments import Arguments, make_argument
 from ludus.command import JSON, Command
 from ludus.command.terminal import print_notice
-from ludus.config.secrets import read_secret
+from ludus.config.secrets import find_view_folder, read_secret
 from ludus.control import RunControl
 from ludus.encoding import to_json
 from ludus.errors import ConfigError
@@ -49,12 +48,6 @@ def run(arguments: ViewArguments) -> int:
     return asyncio.run(_serve(roots, options, browser=arguments.browser, as_json=arguments.json))
 
 
-def find_cache_folder() -> Path:
-    """The folder for what can be made again."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if base else Path.home() / ".cache") / "ludus" / "view"
-
-
 def _find_port(options: PageAccess) -> PageAccess:
     """The usual port, or a free one if another view has it."""
     import socket
@@ -73,7 +66,7 @@ def _find_family(host: str) -> int:
 
 
 async def _serve(roots: list[Path], options: PageAccess, *, browser: bool, as_json: bool) -> int:
-    cache = find_cache_folder()
+    cache = find_view_folder()
     with RunFolder(roots, cache) as folder:
         state = ViewState(folder, FormBook(roots[0]), StartedCommands(cache / "logs", Path.cwd()))
         async with ViewServer(state, options) as server:

@@ -204,9 +204,7 @@ def _find_usual_proxy(url: str) -> str:
 
 def find_weights_folder() -> Path:
     """The folder where model weights are kept."""
-    from ludus.models.weights import find_cache
-
-    return find_cache(os.environ)
+    return _find_user_cache() / "weights"
 
 
 def find_agents_folder() -> Path:
@@ -221,6 +219,11 @@ def find_agents_folder() -> Path:
 def find_audits_folder() -> Path:
     """The folder where results of `ludus audit` are kept."""
     return _find_user_cache() / "audits"
+
+
+def find_view_folder() -> Path:
+    """The folder where `ludus view` keeps what it has read of runs."""
+    return _find_user_cache() / "view"
 
 
 def find_session_folders(word: str) -> tuple[Path, ...]:
@@ -244,4 +247,9 @@ def find_session_folders(word: str) -> tuple[Path, ...]:
 
 
 def _find_user_cache() -> Path:
+    """The user's folder for what can be fetched or made again.
+
+    Raises:
+        RuntimeError: no variable names one, and the user has no home folder.
+    """
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ludus"

@@ -24,6 +24,7 @@ import msgspec
 from msgspec import Struct
 
 from ludus.errors import ConfigError
+from ludus.whole_files import open_regular, read_whole
 
 T = TypeVar("T")
 ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".csv", ".parquet")
@@ -147,7 +148,7 @@ def _read_file(path: Path) -> Iterator[tuple[str, Any]]:
     if path.suffix == ".parquet":
         return ((f"{path}, row {n}", row) for n, row in enumerate(_read_parquet(path), 1))
     try:
-        data = path.read_bytes()
+        data = read_whole(path)
         if path.suffix == ".gz":
             data = gzip.decompress(data)
     except OSError as error:
@@ -220,6 +221,7 @@ def _read_parquet(path: Path) -> list[dict[str, Any]]:
     except ImportError:
         raise ConfigError("env.path: reading Parquet needs: pip install 'ludus-train[parquet]'") from None
     try:
+        open_regular(path).close()
         return pyarrow.parquet.read_table(path).to_pylist()  # pyright: ignore
     except (OSError, ValueError) as error:  # pyarrow's errors are of these
         raise ConfigError(f"env.path: cannot read {path}: {error}") from None

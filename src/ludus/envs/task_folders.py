@@ -22,6 +22,7 @@ from msgspec import Struct, field
 
 from ludus.errors import ConfigError
 from ludus.types import Positive
+from ludus.whole_files import read_whole_text
 
 T = TypeVar("T")
 Form = Literal["harbor", "terminal-bench", "endless"]
@@ -345,7 +346,7 @@ def _read_endless_instruction(folder: Path) -> str:
 
 def _read_text(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_whole_text(path)
     except FileNotFoundError:
         raise ConfigError(f"env.path: {path} is missing") from None
     except (OSError, UnicodeDecodeError) as error:

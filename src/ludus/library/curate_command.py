@@ -19,6 +19,7 @@ from ludus.library.curation import (
     CurateAction,
     CurateDecision,
     apply_in_place,
+    find_applied,
     keep_decision,
     list_accepted,
     list_edited,
@@ -124,6 +125,10 @@ def _write(arguments: CurateArguments, path: Path, report: LibraryReport, decisi
         library = write_copy(report, accepted, Path(arguments.to).expanduser())
         print_notice(f"{arguments.to}: {len(library.packages)} skills, with {ids}")
         return arguments.to
+    applied = find_applied(path, report, accepted)
+    if applied is not None:
+        print_notice(f"{applied.folder} has {ids} already; what was there before is in {applied.backup}")
+        return applied.folder
     plan = apply_in_place(path, report, accepted)
     print_notice(f"{plan.folder} has {', '.join(plan.changes)}; what was there before is in {plan.backup}")
     for edited in list_edited(plan, report):

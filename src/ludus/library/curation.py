@@ -289,6 +289,29 @@ def is_placed(plan: PlacementPlan) -> bool:
     return not left and not any(Path(staged).exists() for staged in plan.written.values())
 
 
+def find_applied(run: Path, report: LibraryReport, changes: Sequence[LibraryChange]) -> PlacementPlan | None:
+    """The plan that put these changes into the library, if the library is as it was left then.
+
+    Raises:
+        ConfigError: others were accepted when it was changed.
+    """
+    plan = read_plan(run)
+    if plan is None or plan.before != report.hash or plan.folder != os.path.realpath(report.folder):
+        return None
+    if (
+        not is_placed(plan)
+        or make_library(package for package, _ in read_packages(Path(plan.folder))).hash != plan.after
+    ):
+        return None
+    ids = {change.id for change in changes}
+    if ids != {*plan.changes}:
+        raise ConfigError(
+            f"{plan.folder} has {', '.join(plan.changes)} already, and {', '.join(sorted(ids))} are accepted now: "
+            "measure it again, or write the result beside it with --to"
+        )
+    return plan
+
+
 def apply_in_place(run: Path, report: LibraryReport, changes: Sequence[LibraryChange]) -> PlacementPlan:
     """Change the library's own folder, with a backup. Goes on with changes that were begun.
 

@@ -119,12 +119,6 @@ class WeightsSource:
     fetch: Callable[[Weights, Path, Tell], Path]
 
 
-def find_cache(variables: Mapping[str, str]) -> Path:
-    """The cache folder, by the environment variables."""
-    base = variables.get("XDG_CACHE_HOME") or Path(variables.get("HOME") or "~").expanduser() / ".cache"
-    return Path(base) / "ludus" / "weights"
-
-
 def find_weights(
     path: Path | None,
     cache: Path,
@@ -226,11 +220,12 @@ _LARGEST_WHEEL = 60_000_000
 
 
 def _measure(folder: Path) -> int:
-    """The bytes in a folder. Files may come and go meanwhile."""
+    """The bytes in a folder. Files and folders may come and go meanwhile."""
     total = 0
-    for path in folder.rglob("*"):
-        with suppress(OSError):
-            total += path.stat().st_size if path.is_file() else 0
+    for above, _, names in os.walk(folder):  # passes over a folder that has gone
+        for name in names:
+            with suppress(OSError):
+                total += Path(above, name).lstat().st_size
     return total
 
 

@@ -43,7 +43,7 @@ _MAX_SHOWN = 8_000
 """The number of characters of a bad reply that are shown again."""
 
 
-class CallRecord(Struct, frozen=True, kw_only=True):
+class CallRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One try of one request, as it is stored."""
 
     stage: str
@@ -56,10 +56,13 @@ class CallRecord(Struct, frozen=True, kw_only=True):
     messages: tuple[Message, ...]
     completion: Completion
     seconds: float
+    chars: int = 0
+    """The length of a reply that was too long to be read: what is stored is what the model is shown of it."""
 
 
 REPLY_CHARS = 1_000_000
-"""A longer reply is not read. No whole document is as long, and servers need not keep to the limit of tokens."""
+"""A longer reply is neither read nor stored whole. No whole document is as long, and servers need not keep to the limit
+of tokens."""
 _RECORD = msgspec.json.Decoder(CallRecord)
 _ANY = msgspec.json.Decoder()
 
@@ -137,16 +140,17 @@ class Optimizer:
         problem = ""
         for attempt in range(1, self._tries + 1):
             try:
-                completion = await self._complete(prompt, messages, stage, place, attempt, limits)
+                record = await self._complete(prompt, messages, stage, place, attempt, limits)
             except ModelError as error:
                 if error.retryable or isinstance(error, ModelUnusable) or not self._answered:
                     raise
                 return self._give_up(stage, place, f"{REFUSED}: {error}", attempt, otherwise)
-            reply = _parse_reply(completion, kind, shape)
+            reply = _parse_reply(record, kind, shape)
             problem = reply if isinstance(reply, str) else (check(reply) if check else "")
             if not problem and not isinstance(reply, str):
                 return reply
-            bad = Message("assistant", shorten(completion.message.content, _MAX_SHOWN) or "(nothing)")
+            said = record.completion.message.content
+            bad = Message("assistant", said if record.chars else shorten(said, _MAX_SHOWN) or "(nothing)")
             messages = (*first, bad, Message("user", self.prompts.render_part("reask", problem=problem)))
         return self._give_up(stage, place, problem, self._tries, otherwise)
 
@@ -165,7 +169,7 @@ class Optimizer:
 
     async def _complete(
         self, prompt: str, messages: tuple[Message, ...], stage: str, place: str, attempt: int, limits: "_RequestLimits"
-    ) -> Completion:
+    ) -> CallRecord:
         sampling = msgspec.structs.replace(
             self._sampling,
             seed=derive_seed(self._seed, f"{stage}/{place}", attempt),
@@ -189,14 +193,15 @@ class Optimizer:
                 model=self._model.name,
                 sampling=sampling,
                 messages=messages,
-                completion=completion,
+                completion=_cut_reply(completion),
                 seconds=time.monotonic() - started,
+                chars=size if (size := len(completion.message.content)) > REPLY_CHARS else 0,
             )
             kept = self._store.put_record(key, CALLS, to_json(record))
         self._answered = True
-        completion = decode_record(_RECORD, kept).completion
-        self._journal.book("optimizer", stage, completion.usage)
-        return completion
+        found = decode_record(_RECORD, kept)  # as it will be after a resume
+        self._journal.book("optimizer", stage, found.completion.usage)
+        return found
 
     async def _call(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
         """Ask the model. What a script of the user's own raises stops the run, which can be resumed."""
@@ -214,13 +219,23 @@ def _clean_message(message: Message) -> Message:
     return message if content == message.content else msgspec.structs.replace(message, content=content)
 
 
-def _parse_reply(completion: Completion, kind: type[T], shape: Callable[[Any], Any] | None = None) -> T | str:
+def _cut_reply(completion: Completion) -> Completion:
+    """The completion as it is stored: a reply that is too long to be read is cut, and its reasoning left out."""
+    if len(completion.message.content) <= REPLY_CHARS:
+        return completion
+    return msgspec.structs.replace(
+        completion, message=Message("assistant", shorten(completion.message.content, _MAX_SHOWN)), tokens=None
+    )
+
+
+def _parse_reply(record: CallRecord, kind: type[T], shape: Callable[[Any], Any] | None = None) -> T | str:
     """Parse a completion. Returns the reply, or the problem as text."""
+    completion = record.completion
     if completion.finish is Finish.FILTER:
         return "the server's content filter withheld it"
     if completion.finish is Finish.LENGTH:
         return "it was cut off at the length limit; say it in fewer words"
-    if (size := len(completion.message.content)) > REPLY_CHARS:
+    if (size := record.chars or len(completion.message.content)) > REPLY_CHARS:
         return f"it has {size:,} characters; at most {REPLY_CHARS:,} are read: say it in fewer words"
     try:
         value = _clean_value(extract_json(completion.message.content))

@@ -17,6 +17,7 @@ from pathlib import Path
 from ludus.encoding import canonical
 from ludus.errors import ConfigError, suggest
 from ludus.types import Message
+from ludus.whole_files import read_whole_text
 
 _FIELD = re.compile(r"\{\{(\w+)\}\}")
 _LEDGER_PROMPTS = frozenset({"analyst_lines"})
@@ -107,7 +108,10 @@ def _read_overrides(folder: Path, ours: Mapping[str, str]) -> dict[str, str]:
         name = path.stem
         if name not in ours:
             raise ConfigError(f"train.prompts: {path} does not have the name of a prompt; {suggest(name, list(ours))}")
-        text = path.read_text("utf-8")
+        try:
+            text = read_whole_text(path)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"train.prompts: {path} cannot be read: {error}") from None
         if find_fields(text) != find_fields(ours[name]) or bool(_DIVIDER.search(text)) != bool(
             _DIVIDER.search(ours[name])
         ):

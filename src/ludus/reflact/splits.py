@@ -30,6 +30,7 @@ from ludus.reflact.paired_evidence import FEWEST_TASKS
 from ludus.reflact.train_settings import DataSettings, TrainSettings
 from ludus.skill import Skill
 from ludus.types import Task
+from ludus.whole_files import read_whole
 
 T = TypeVar("T")
 HELD_OUT = "held_out"
@@ -281,7 +282,7 @@ def _read_split(folder: Path, *names: str) -> Tasks:
     if not files:
         raise ConfigError(f"data.folder: {folder / names[0]} must be a folder with a .json or .jsonl file of tasks")
     try:
-        data = files[0].read_bytes()
+        data = read_whole(files[0])
         if files[0].suffix == ".json":
             tasks = msgspec.json.decode(data, type=tuple[Task, ...])
         else:

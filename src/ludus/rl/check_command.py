@@ -21,6 +21,7 @@ from ludus.rl.token_rows import make_vocabulary, print_line
 from ludus.run_info import BATCHES, describe_kind, find_kind
 from ludus.session_runs import count_unscored, describe_unscored, group_sessions
 from ludus.store import CONFIG, RunDir
+from ludus.whole_files import open_regular
 
 SHOWN = 20
 """How many findings of one kind are printed; the others are counted."""
@@ -73,7 +74,7 @@ def _open_lines(name: str) -> AbstractContextManager[IO[bytes]]:
     if path.is_dir() and not (path / GROUPS).exists():
         raise ConfigError(_explain_folder(path))
     try:
-        return (path / GROUPS if path.is_dir() else path).open("rb")
+        return open_regular(path / GROUPS if path.is_dir() else path)
     except OSError as error:
         raise ConfigError(f"{error.filename} cannot be read: {error.strerror}") from None
 

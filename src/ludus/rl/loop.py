@@ -15,6 +15,7 @@ import os
 import shutil
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,6 +52,10 @@ from ludus.types import Rollout, Sampling, Task
 
 RECORD = "step.json"
 """The record of the step, in its checkpoint."""
+
+
+class _Draining(Exception):
+    """The run stops within a step. The step is not recorded: a resumed run makes it again from the stored rollouts."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,9 @@ class RlRun:
 async def run_rl(run: RlRun) -> AsyncGenerator[RlStep, None]:
     """Train, and yield the record of each step, first those of an earlier process.
 
-    Ends early when the run's control is stopping: what is under way is finished and stored.
+    Ends early when the run's control is stopping: what is under way is finished and stored. A step whose groups or
+    evaluation could not be completed has no record, so that a resumed run has the same records as one that never
+    stopped.
 
     Raises:
         TrainingDiverged: the loss is not a finite number. The last checkpoint has the last good weights.
@@ -123,6 +130,14 @@ async def run_rl(run: RlRun) -> AsyncGenerator[RlStep, None]:
     steps = await _restore(run)
     for record in steps:
         yield record
+    with suppress(_Draining):
+        async with aclosing(_take_steps(run, steps)) as taken:  # ends what runs when the caller has enough
+            async for record in taken:
+                yield record
+
+
+async def _take_steps(run: RlRun, steps: Sequence[RlStep]) -> AsyncGenerator[RlStep, None]:
+    """The steps after those that an earlier process has recorded."""
     done = steps[-1].step if steps else 0
     consumed = {group.number for record in steps for group in record.groups}
     async with GroupFeed(run.plan, run.policy, run.runner, run.name_version, consumed, run.on_rollout) as feed:
@@ -224,7 +239,11 @@ def _measure_shares(taken: Sequence[SampledGroup], consumed: Sequence[ConsumedGr
 async def _trade(
     run: RlRun, feed: GroupFeed, draft: RlStep, taken: Sequence[SampledGroup], consumed: frozenset[int]
 ) -> tuple[RlStep, list[TrainingRow]]:
-    """Pass the groups of a step through the server. A group that cannot be sent is replaced by another one."""
+    """Pass the groups of a step through the server. A group that cannot be sent is replaced by another one.
+
+    Raises:
+        _Draining: there are no others, because the run stops.
+    """
     assert run.exchange is not None
     sent: list[NumberedGroup] = []
     groups = list(draft.groups)
@@ -236,8 +255,8 @@ async def _trade(
         feed.replace(missing)
         taken = await feed.take(missing) or ()
         groups += [ConsumedGroup(each.number, each.version) for each in taken]
-    if len(sent) < run.settings.groups:  # the run is stopping
-        return draft, []
+    if len(sent) < run.settings.groups:
+        raise _Draining
     rows = await run.exchange.trade(sent, consumed)
     mean, most = measure_staleness(rows, run.trainer.version)
     groups = tuple(sorted(groups, key=lambda group: group.number))
@@ -257,15 +276,21 @@ async def _evaluate(run: RlRun, policy: Policy, step: int) -> HeldOutScore | Non
     every = run.settings.eval_every
     if not every or not run.held_out or (step % every and step != run.settings.steps):
         return None
-    return await evaluate_policy(run, policy)
+    return await _measure_policy(run, policy)
 
 
-async def evaluate_policy(run: RlRun, policy: Policy) -> HeldOutScore:
-    """Measure a policy on the held-out tasks. What the store has is not run again."""
+async def _measure_policy(run: RlRun, policy: Policy) -> HeldOutScore:
+    """Measure a policy on the held-out tasks. What the store has is not run again.
+
+    Raises:
+        _Draining: the run stopped before all rollouts had begun. The mean of the others would be another number.
+    """
     size = run.settings.eval_size
-    jobs = [job for task in run.held_out for job in make_group_jobs(task, policy, size, run.settings.seed)]
-    found: dict[str, Rollout] = {}
-    await run_stored(address_jobs(jobs, run.runner.env), run.runner, on_outcome=found.__setitem__)
+    wanted = [job for task in run.held_out for job in make_group_jobs(task, policy, size, run.settings.seed)]
+    jobs, found = address_jobs(wanted, run.runner.env), dict[str, Rollout]()
+    await run_stored(jobs, run.runner, on_outcome=found.__setitem__)
+    if len(found) < len(jobs):
+        raise _Draining
     rollouts: dict[str, list[Rollout]] = {task.id: [] for task in run.held_out}
     for rollout in found.values():
         rollouts[rollout.task.id].append(rollout)

@@ -9,7 +9,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, redirect_stdout
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -43,7 +43,7 @@ from ludus.run import RunOutcome, run_to_end
 from ludus.skill import Skill
 from ludus.sleep.destinations import list_models, require_permission
 from ludus.sleep.drafts import hash_request
-from ludus.sleep.harvest import Harvest, harvest, list_read, summarize_reasons
+from ludus.sleep.harvest import Harvest, find_new, harvest, list_read, list_waiting, summarize_reasons
 from ludus.sleep.mining import TraceProposal, describe_traces, load_sleep_prompts, propose_from_traces
 from ludus.sleep.night import (
     MINING,
@@ -171,6 +171,11 @@ class _Sleeper:
         kept = {name: record[name] for name in record if name not in ("budget", "engine", "tracking", "run", "gateway")}
         return hash_text(canonical((kept, self.live.skill.hash)).decode())
 
+    @property
+    def _waiting(self) -> Mapping[str, str]:
+        """The sessions that wait since a night that had too few tasks."""
+        return self.state.waiting.get(self.live.path, {})
+
     async def sleep(self) -> SleepResult:
         leaving = require_permission(self.config, self.models)
         self._say_who_gets_what(leaving)
@@ -180,6 +185,12 @@ class _Sleeper:
         opened = self._find_open()
         if not found.sessions and opened is None:
             return SleepResult(message=f"no new session in which {self.live.name} was in use", left_out=left_out)
+        if opened is None and not self.arguments.again and not find_new(found, self._waiting):
+            words = (
+                f"{len(found.sessions)} sessions of {self.live.name} wait for others: their tasks were too few to "
+                "measure anything. --again uses them now"
+            )
+            return SleepResult(message=words, left_out=left_out)
         if self.arguments.dry_run:
             words = f"{len(found.sessions)} sessions would be used; nothing was asked, trained or written (--dry-run)"
             return SleepResult(message=words, left_out=left_out)
@@ -219,7 +230,9 @@ class _Sleeper:
                     f"{self.live.skill.hash}: it has changed since"
                 )
         masked = sum(sum(note.masked.values()) for note in found.notes.values())
-        new = f"{len(found.sessions)} of them new and with {self.live.name}"
+        new = f"{len(find_new(found, self._waiting))} of them new and with {self.live.name}"
+        if waiting := len(found.sessions) - len(find_new(found, self._waiting)):
+            new += f", {waiting} waiting since a night with too few tasks"
         self._say(f"{len(found.notes)} sessions, {new}; {masked} values masked")
         if dropped := self.report.dropped:
             counts = ", ".join(f"{count} {kind}" for kind, count in dropped.most_common(8))
@@ -272,9 +285,14 @@ class _Sleeper:
         )
         write_struct(path / NIGHT, night)
         live = self.live.path
-        read = list_read(self.state.read.get(live, {}), list(night.sessions))
+        read, waiting = self.state.read.get(live, {}), dict[str, str]()
+        if made.find_shortage(self.config.sleep.fewest):  # lost for good if they counted as read
+            waiting = list_waiting(found)
+        else:
+            read = list_read(read, list(night.sessions))
         self._write_state(
             read={**self.state.read, live: read},
+            waiting={**self.state.waiting, live: waiting},
             splits={**self.state.splits, **made.splits},
             open={name: night for name, night in self.state.open.items() if name != live},
         )
@@ -293,6 +311,7 @@ class _Sleeper:
             async with AsyncExitStack() as stack:
                 optimizer = await self._open_optimizer(stack, store)
                 made = await make_night_tasks(self.config, folder, found, earlier, dict(self.state.splits), optimizer)
+                made.add_waiting(found, self._waiting)
                 shortage = made.find_shortage(self.config.sleep.fewest)
                 traces = self._list_traces(found, made, with_tasks=bool(shortage))
                 counts = ", ".join(f"{count} {split}" for split, count in made.counts.items())

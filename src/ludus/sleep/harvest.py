@@ -128,6 +128,16 @@ def summarize_reasons(notes: Iterable[SessionNote]) -> dict[str, int]:
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
+def find_new(found: Harvest, waiting: Mapping[str, str]) -> list[PastSession]:
+    """The sessions that do not wait since an earlier night, or that went on since then."""
+    return [session for session in found.sessions if waiting.get(session.id) != found.notes[session.id].digest]
+
+
+def list_waiting(found: Harvest) -> dict[str, str]:
+    """The sessions of a night that had too few tasks: the next one works with them, too."""
+    return {session.id: found.notes[session.id].digest for session in found.sessions}
+
+
 def list_read(before: Mapping[str, str], notes: Sequence[SessionNote]) -> dict[str, str]:
     """What was read, with this night. Sessions that are kept for a later night are not."""
     later = "later night"

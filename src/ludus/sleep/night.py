@@ -106,6 +106,8 @@ class SleepState(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     read: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
     """For each skill: session id → digest."""
+    waiting: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
+    """For each skill, the sessions that wait for others because a night had too few tasks: session id → digest."""
     splits: Mapping[str, str] = field(default_factory=dict[str, str])
     """The split of each task, by the hash of its request. A sealed task stays sealed."""
     open: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -5,7 +5,7 @@ whose commands do not pass in a slot is tried again without them. Tasks of earli
 that they were in.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -45,6 +45,14 @@ class NightTasks:
     @property
     def needs_slots(self) -> bool:
         return any(_needs_slot(task) for task in self.tasks)
+
+    def add_waiting(self, found: Harvest, waiting: Mapping[str, str]) -> None:
+        """Count tasks of sessions that have waited since a night with too few as tasks of this night: no night has
+        measured anything with them."""
+        ids = {task.id for task in self.tasks}
+        for session in found.sessions:
+            made = found.notes[session.id].tasks if session.id in waiting else ()
+            self.sessions |= {id: session.id for id in made if id in ids}
 
     def find_shortage(self, fewest: int) -> str:
         """Why these tasks are too few to measure anything; empty if they are not."""

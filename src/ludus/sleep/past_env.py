@@ -18,6 +18,7 @@ from ludus.errors import ConfigError
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.sleep.checkers import Checker, check_text
 from ludus.types import Rollout, Score, Task
+from ludus.whole_files import read_whole
 
 TRAIN, SELECTION, SEALED = "train", "selection", "test"
 
@@ -109,7 +110,7 @@ def read_tasks(path: Path) -> list[Task]:
         ConfigError: it cannot be read, or a line is no task with checkers.
     """
     try:
-        tasks = msgspec.json.Decoder(Task).decode_lines(path.read_bytes())
+        tasks = msgspec.json.Decoder(Task).decode_lines(read_whole(path))
         for task in tasks:
             if not read_answer(task).checkers:
                 raise ValueError(f"task {task.id} has no checkers")

@@ -17,6 +17,7 @@ from typing import Any
 from ludus.errors import ConfigError
 from ludus.tokens.token_packages import require_packages
 from ludus.tokens.views import View
+from ludus.whole_files import read_whole_text
 
 
 class TemplateFault(ConfigError):
@@ -72,7 +73,7 @@ def read_template(name: str) -> str:
     shipped = Path(__file__).parent / "templates" / f"{name}.jinja"
     path = shipped if name.isidentifier() and shipped.exists() else Path(name)
     try:
-        return path.read_text("utf-8")
+        return read_whole_text(path)
     except UnicodeDecodeError as error:
         raise ConfigError(f"template: '{name}' is not UTF-8: {error}") from error
     except OSError as error:

@@ -27,6 +27,7 @@ from ludus.chat_form import read_messages
 from ludus.errors import ConfigError
 from ludus.images import describe_bad_url, read_image
 from ludus.types import JsonObject, Message, Task
+from ludus.whole_files import open_regular
 
 SHOWN = 5
 """How many places of rows are named in a message; the others are counted."""
@@ -289,6 +290,6 @@ def _open(path: Path) -> BinaryIO:
     if path.suffix != ".jsonl":
         raise ConfigError(f"env.path: {path} is not a file of prompts: its name must end in .jsonl")
     try:
-        return path.open("rb")
+        return open_regular(path)
     except OSError as error:
         raise ConfigError(f"env.path: cannot read {path}: {error.strerror or error}") from None

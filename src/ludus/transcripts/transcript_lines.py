@@ -6,8 +6,6 @@ deeper than the limit is returned, so that what reads the values may recurse.
 """
 
 import json
-import os
-import stat
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ from typing import Any, BinaryIO, cast
 import msgspec
 
 from ludus.encoding import replace_surrogates
+from ludus.whole_files import NotRegular, open_regular
 
 BOM = b"\xef\xbb\xbf"
 UNREADABLE = "lines that are not JSON"
@@ -47,12 +46,10 @@ def open_plain_file(path: str, folder: int | None = None) -> BinaryIO | None:
     Raises:
         OSError: it cannot be opened.
     """
-    follow = 0 if folder is None else os.O_NOFOLLOW
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | follow, dir_fd=folder)  # a pipe must not block
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
+    try:
+        return open_regular(path, folder)
+    except NotRegular:
         return None
-    return os.fdopen(fd, "rb")
 
 
 def read_values(file: BinaryIO, limits: IntakeLimits, dropped: Counter[str]) -> Iterator[Any]:

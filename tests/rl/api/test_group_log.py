@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import struct
 import subprocess
 from pathlib import Path
@@ -231,6 +232,35 @@ def test_a_full_disk_does_not_stop_the_current_segment(tmp_path, monkeypatch):
     assert log.segments == 1
     append(log, state, b"one")
     assert not list(tmp_path.glob("*.new"))
+    log.close()
+
+
+def test_a_segment_for_which_no_file_may_be_open_is_begun_later(tmp_path):
+    log, state = open_log(tmp_path)
+    append(log, state, b"x" * 20_000)
+    assert log.wants_segment
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        log.start_segment(state.to_record())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert log.segments == 1
+    append(log, state, b"y" * 20_000)
+    log.start_segment(state.to_record())
+    assert log.segments == 2 and read_all(log, state) == [b"x" * 20_000, b"y" * 20_000]
+    log.close()
+
+
+def test_the_name_of_a_segment_is_on_disk_before_older_ones_are_removed(tmp_path, monkeypatch):
+    flushed: list[set[str]] = []
+    monkeypatch.setattr(
+        group_log, "flush_names", lambda folder: flushed.append({each.name for each in folder.glob("segment-*")})
+    )
+    log, state = open_log(tmp_path)
+    log.start_segment(state.to_record())
+    log.remove_unused(set())
+    assert flushed == [{"segment-00000000.log"}, {"segment-00000000.log", "segment-00000001.log"}]
     log.close()
 
 

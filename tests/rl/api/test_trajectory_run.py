@@ -271,7 +271,11 @@ def test_stale_groups_are_dropped_and_do_not_come(tmp_path):
         post(run, make_wire_group(4, tag))
     post(run, make_wire_group(4, 8, **old), make_wire_group(4, 9, generation_params={"policy_version": 4}))
     assert [read(run.take_batch(0.0)) for _ in range(3)] == [[0], [1], [9]]
-    assert run.dropped["stale"] == 3
+    assert run.state.stale == 3
+    assert run.explain_wait(0.0).endswith("3 groups were dropped for their age (api.max_staleness)")
+    run.close()
+    run = open_run(tmp_path)
+    assert run.state.stale == 3, "also after a restart"
     run.close()
 
 
@@ -290,7 +294,7 @@ def test_slow_tasks_are_delivered_like_fast_ones_unless_old_groups_are_dropped_b
         batch = run.take_batch(float(step))
         taken += read(batch) if isinstance(batch, Delivery) else []
     assert (sum(tag < 100 for tag in taken), sum(tag >= 100 for tag in taken)) == (slow, 30)
-    assert run.dropped["stale"] == 10 - slow, "what is dropped is counted"
+    assert run.state.stale == 10 - slow, "what is dropped is counted"
     run.close()
 
 
@@ -305,7 +309,7 @@ def test_a_damaged_group_is_left_out_and_counted(tmp_path):
         file.seek(group.offset)
         file.write(b"?")
     assert read(run.take_batch(0.0)) == [1, 2]
-    assert run.dropped["damaged"] == 1
+    assert (run.state.losses.groups, run.state.stale) == (1, 0)
     assert "damaged" in told[0]
     run.close()
 

@@ -1,16 +1,16 @@
 """Token mode on a real engine with real weights. Skipped if there are none."""
 
 import json
-import os
 from contextlib import asynccontextmanager
 
 import pytest
 
 from ludus.agent import take_turns
+from ludus.config.secrets import find_weights_folder
 from ludus.errors import ConfigError
 from ludus.models.embedded import EmbeddedRuntime
 from ludus.models.settings import EmbeddedSettings
-from ludus.models.weights import find_cache, find_weights
+from ludus.models.weights import find_weights
 from ludus.policy import Limits, Policy
 from ludus.rl.row_checks import Vocabulary, check_rows
 from ludus.tokens.codec import Codec
@@ -25,7 +25,7 @@ from ludus.types import Message, Sampling, ToolSpec
 def weights():
     pytest.importorskip("xllamacpp", reason="the embedded model's engine is not installed")
     try:
-        return find_weights(None, find_cache(os.environ))
+        return find_weights(None, find_weights_folder())
     except ConfigError as error:
         pytest.skip(str(error))
 

@@ -8,7 +8,8 @@ A batch has exactly `batch_size` sequences and whole groups. Rules, in their ord
    cannot cause a deadlock.
 2. **Minimum shares.** An environment that is connected, alive and has a minimum gets its share of the batch first. If
    it has too little, the batch waits, but not longer than the patience, and not at all for an environment that is gone.
-3. **Bounded staleness.** Groups whose policy is too old are dropped, not delivered.
+3. **Bounded staleness**, if `api.max_staleness` asks for it. Groups whose policy is too old are dropped, not delivered.
+   By default none is dropped for its age: slow tasks give old groups.
 """
 
 import heapq

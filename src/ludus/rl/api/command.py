@@ -81,7 +81,7 @@ def _announce(url: str, folder: Path, run: TrajectoryRun, settings: ApiSettings,
         print_notice(
             f"api.max_staleness {settings.max_staleness}: older groups are dropped. Groups of slow tasks are old more "
             "often, so fast tasks are trained on more. To bound the age without it, limit what is under way: "
-            "serve.max_batches_offpolicy. What is dropped is counted in /metrics (groups_stale_total)."
+            "serve.max_batches_offpolicy. What is dropped is counted in /status (dropped_for_age) and /metrics."
         )
 
 

@@ -11,9 +11,9 @@ answered. What the disk has changed is told and counted (`state.Losses`): a dama
 damaged body costs its group, and if both copies of an event are damaged, that record is left out and the next ones
 count. After damage a new segment is begun, so that it is told once.
 
-A segment appears under its name when its first record is complete. If the disk is full, the record is taken back and
-the caller gets an error; a small reserve is released for events without bodies, so that batches can still be given out,
-which makes room.
+A segment appears under its name when its first record is complete, and the name is on the disk before older segments
+are removed or posts in it are answered. If the disk is full, the record is taken back and the caller gets an error; a
+small reserve is released for events without bodies, so that batches can still be given out, which makes room.
 
 A write reaches the operating system before the post is answered: a killed process loses nothing. What the operating
 system has not written yet is lost when the machine stops, unless it is flushed before the answer (`prepare_sync`).
@@ -33,6 +33,7 @@ from ludus.errors import StoreError
 from ludus.rl.api.batching import QueuedGroup
 from ludus.rl.api.log_records import EVENT, STATE, Damage, LogRecord, build_record, measure_head, read_records
 from ludus.rl.api.state import DAMAGED, ApiState, Event, GroupsDropped, GroupsPosted, Losses, Place, StateRecord
+from ludus.whole_files import flush_names
 
 SEGMENT_BYTES = 256 * 1024 * 1024
 RESERVE_BYTES = 1024 * 1024
@@ -138,16 +139,14 @@ class GroupLog:
         return self._end >= self._roll_at
 
     def start_segment(self, state: StateRecord) -> None:
-        """Start a segment with this state. If the disk is full, the current one is continued."""
-        data = _encode(state)
+        """Start a segment with this state. If the disk is full, or no more files may be open, the current one is
+        continued: what was recorded in it stays answered."""
         number = self._current + 1
         new = self._folder / f"segment-{number:08}.new"
-        file = os.open(new, os.O_CREAT | os.O_TRUNC | os.O_RDWR, 0o600)
-        parts = build_record(STATE, data)
+        parts = build_record(STATE, _encode(state))
         try:
-            write_all(file, parts)
+            file = _create_file(new, parts)
         except OSError as error:
-            os.close(file)
             new.unlink(missing_ok=True)
             if self._current < 0:
                 raise StoreError(f"{self._folder}: {error.strerror or error}") from None
@@ -160,6 +159,7 @@ class GroupLog:
         self._files[number] = file
         self._current, self._end = number, sum(map(len, parts))
         self._roll_at = max(self._segment_bytes, 2 * self._end)
+        flush_names(self._folder)
         self._make_reserve()
 
     def prepare_sync(self) -> Callable[[], None]:
@@ -301,6 +301,21 @@ class GroupLog:
 
     def _name(self, number: int) -> Path:
         return self._folder / f"segment-{number:08}.log"
+
+
+def _create_file(path: Path, parts: Sequence[bytes]) -> int:
+    """A new file with this content, open to be continued.
+
+    Raises:
+        OSError: a part may have been written.
+    """
+    file = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_RDWR, 0o600)
+    try:
+        write_all(file, parts)
+    except OSError:
+        os.close(file)
+        raise
+    return file
 
 
 def write_all(file: int, parts: Sequence[bytes]) -> None:

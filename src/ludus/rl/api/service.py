@@ -478,7 +478,7 @@ class TrajectoryServer:
             {"env_id": id, "name": env.name, "group_size": env.group_size, "connected": env.connected}
             for id, env in enumerate(state.envs)
         ]
-        return _json({**facts, "losses": state.losses, "envs": envs})
+        return _json({**facts, "dropped_for_age": state.stale, "losses": state.losses, "envs": envs})
 
     def _show_latest(self, request: Request) -> Reply:
         return 200, JSON, self._latest or _NO_EXAMPLE, b""
@@ -626,7 +626,7 @@ def _format_metrics(run: TrajectoryRun, counts: Counter[str], connections: int, 
     counters = {
         "groups_accepted_total": (counts["accepted"], "groups accepted since the start"),
         "groups_refused_total": (counts["refused"], "posts refused with 422"),
-        "groups_stale_total": (run.dropped["stale"], "groups dropped because their policy was too old"),
+        "groups_stale_total": (state.stale, "groups dropped for their age (api.max_staleness), since the first start"),
         "groups_lost_total": (state.losses.groups, "groups that damage of the disk has cost, since the first start"),
         "records_lost_total": (state.losses.records, "damaged records of the log, since the first start"),
         "records_repaired_total": (state.losses.repaired, "records of the log that were read from their copies"),

@@ -33,6 +33,8 @@ KEPT_KEYS = 65_536
 
 DAMAGED = "damaged"
 """Why a group was dropped: the disk returned other bytes than were written."""
+STALE = "stale"
+"""Why a group was dropped: its policy was older than `api.max_staleness` allows, which allows any age by default."""
 
 KEPT_SHORT = 256
 """How many short groups of an environment wait for others that complete them. Older ones count as complete."""
@@ -217,6 +219,7 @@ class StateRecord(Struct, kw_only=True):
     keys: list[tuple[str, bytes]]
     delivered: int
     dropped: int
+    stale: int = 0
     losses: Losses = field(default_factory=Losses)
 
 
@@ -250,6 +253,8 @@ class ApiState:
         self.delivered = 0
         """Groups that were given out."""
         self.dropped = 0
+        self.stale = 0
+        """Groups that were dropped for their age alone, since the directory was made."""
         self.losses = Losses()
         self.next_id = 0
         self.next_batch = 1
@@ -358,6 +363,7 @@ class ApiState:
         count = len(self._take(event.groups))
         self.dropped += count
         self.losses.groups += count if event.reason == DAMAGED else 0
+        self.stale += count if event.reason == STALE else 0
 
     def _take_back(self, batch_id: int) -> None:
         lease = self.leases.pop(batch_id, None)
@@ -438,7 +444,9 @@ class ApiState:
         if plain is None:
             self.waiting_since = None
             expected = [env.group_size for env in self.envs if env.connected]
-            return Wait(explain_shortage(self.backlog, size, expected, full=full))
+            why = explain_shortage(self.backlog, size, expected, full=full)
+            age = f"; {self.stale:,} groups were dropped for their age (api.max_staleness)" if self.stale else ""
+            return Wait(why + age)
         shares = self._list_shares(now, env_timeout)
         if not shares:
             return plain
@@ -509,6 +517,7 @@ class ApiState:
             keys=list(self.keys.items()),
             delivered=self.delivered,
             dropped=self.dropped,
+            stale=self.stale,
             losses=self.losses,
         )
 
@@ -518,7 +527,8 @@ class ApiState:
         state = cls()
         for name in ("registration", "registered", "started", "step", "next_id", "next_batch", "envs"):
             setattr(state, name, getattr(record, name))
-        state.delivered, state.dropped, state.losses = record.delivered, record.dropped, record.losses
+        for name in ("delivered", "dropped", "stale", "losses"):
+            setattr(state, name, getattr(record, name))
         state.backlog = Backlog(record.groups)
         state.leases = OrderedDict((lease.batch_id, lease) for lease in record.leases)
         state.keys = OrderedDict(record.keys)

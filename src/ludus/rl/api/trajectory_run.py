@@ -21,6 +21,7 @@ from ludus.rl.api.group_log import SEGMENT_BYTES, DamagedGroup, GroupLog, Tell
 from ludus.rl.api.posted_groups import CheckedGroup
 from ludus.rl.api.state import (
     DAMAGED,
+    STALE,
     BatchAcknowledged,
     BatchDelivered,
     BatchMoved,
@@ -35,8 +36,6 @@ from ludus.rl.api.state import (
     Wait,
 )
 from ludus.rl.server_settings import ApiSettings
-
-STALE = "stale"
 
 
 class Delivery(Struct, frozen=True):
@@ -67,8 +66,6 @@ class TrajectoryRun:
         self._live = Counter(group.segment for group in self.state.live_groups)
         """How many groups of each segment are still needed."""
         self._log.remove_unused(set(self._live))
-        self.dropped: Counter[str] = Counter()
-        """Groups that were dropped since the start, by reason."""
 
     def close(self) -> None:
         self._log.close()
@@ -208,7 +205,6 @@ class TrajectoryRun:
     def _drop(self, ids: list[int], reason: str, now: float) -> None:
         groups = [self.state.backlog.get(id) for id in ids]
         self.record(GroupsDropped(ids, reason), now)
-        self.dropped[reason] += len(ids)
         self._release(groups)
 
     def _find_lease(self, consumer: str, now: float) -> Lease | None:

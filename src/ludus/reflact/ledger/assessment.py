@@ -107,7 +107,9 @@ def update_working(ledger: LineLedger, step: int, tuning: LedgerTuning) -> tuple
         if id not in working
     ]
     changes += [LineChange(id, "retired", reason) for id, reason in reasons.items()]
-    lines = [replace(line, retired=step, reason=reasons[line.id]) if line.id in reasons else line for line in ledger.lines]
+    lines = [
+        replace(line, retired=step, reason=reasons[line.id]) if line.id in reasons else line for line in ledger.lines
+    ]
     kept = tuple([id for id in working if id not in reasons])
     left = {id: each for id, each in assessed.items() if id not in reasons}
     return replace(ledger, lines=tuple(lines), working=kept, assessed=left), tuple(changes)

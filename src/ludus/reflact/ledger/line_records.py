@@ -6,6 +6,7 @@ text. `LineLedger` is everything that is known about them, as one frozen value. 
 rollouts: `ludus.reflact.ledger.credit` adds the readings of a step.
 
 There are thousands of these records, and none can be part of a cycle: `gc=False` spares the collector to visit them.
+Situations are few, and keep what is computed from them (`dict=True`), as the ledger does: steps ask for it many times.
 """
 
 import math

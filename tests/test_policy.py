@@ -57,6 +57,14 @@ def test_policies_that_act_differently_have_different_fingerprints():
     assert Policy(ScriptedModel([say("y")], name="m")).fingerprint == base.fingerprint
 
 
+def test_a_policy_with_another_skill_has_the_fingerprint_of_one_that_was_made_with_it():
+    base = make_policy(skill=Skill("one"), system="hello", examples_as="turns")
+    other = base.use_skill(Skill("two"))
+    assert other == replace(base, skill=Skill("two"))
+    assert other.fingerprint == replace(base, skill=Skill("two")).fingerprint != base.fingerprint
+    assert other.use_skill(Skill("one")).fingerprint == base.fingerprint
+
+
 def test_system_text_is_environment_then_policy_then_skill():
     policy = Policy(ScriptedModel([]), skill=Skill("the skill"), system="the policy")
     assert policy.build_system_text("the env") == "the env\n\nthe policy\n\nthe skill"

@@ -114,6 +114,13 @@ class Policy:
         """The policy with another model. An agent that acts in place of the loop gets it too."""
         return replace(self, model=model, agent=self.agent and self.agent.use_model(model))
 
+    def use_skill(self, skill: Skill) -> "Policy":
+        """The policy with another skill. What else decides how both act is written once for their fingerprints: a run
+        may have a text of its own for every rollout."""
+        other = replace(self, skill=skill)
+        vars(other)["_conduct"] = self._conduct  # where a cached property keeps its value
+        return other
+
     @property
     def model_name(self) -> str:
         """The name of the model on records."""
@@ -133,7 +140,13 @@ class Policy:
     @cached_property
     def fingerprint(self) -> str:
         """A hash that is equal for policies that act alike, in every process and on every machine."""
-        parts = (self.model_name, self.skill_hash, self.sampling, self.limits, self.system, self.toolsets)
+        named = canonical((self.model_name, self.skill_hash))[:-1]
+        return hashlib.sha256(b"%b,%b" % (named, self._conduct)).hexdigest()[:16]
+
+    @cached_property
+    def _conduct(self) -> bytes:
+        """What decides how it acts beside its model and its skill, as the end of a list in canonical JSON."""
+        parts = (self.sampling, self.limits, self.system, self.toolsets)
         if self.skill_as != "text":
             parts = (*parts, self.skill_as)
         if self.agent is not None and self.agent.identity is not None:
@@ -142,7 +155,7 @@ class Policy:
             parts = (*parts, "examples", self.examples_as)
         if self.skill_folder:
             parts = (*parts, "folder", self.skill_folder)
-        return hashlib.sha256(canonical(parts)).hexdigest()[:16]
+        return canonical(parts)[1:]
 
     @cached_property
     def skill_file(self) -> tuple[str, Skill] | None:

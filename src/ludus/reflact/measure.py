@@ -71,8 +71,10 @@ class SkillRunner:
         `earlier` are rollouts of the same measurement. They count when the share of failures is computed.
         """
         skills = dict.fromkeys(trial.skill for trial in trials)
-        agent = self.policy.agent and self.policy.agent.use_stage(stage)
-        policies = {skill: dataclasses.replace(self.policy, skill=skill, agent=agent) for skill in skills}
+        policy = self.policy
+        if policy.agent is not None:
+            policy = dataclasses.replace(policy, agent=policy.agent.use_stage(stage))
+        policies = {skill: policy.use_skill(skill) for skill in skills}
         jobs = [make_job(trial.task, policies[trial.skill], trial.seed, trial.replicate) for trial in trials]
         keys = list_addresses(jobs, self.runner.env)
         places: dict[str, list[int]] = {}

@@ -38,14 +38,13 @@ _HARM_FROM = compute_logit(0.3)
 def assess_lines(ledger: LineLedger, tuning: LedgerTuning) -> dict[str, Assessment]:
     """The assessment of each line that is alive, by its id."""
     situations = {situation.label: situation for situation in ledger.situations}
-    judged = [line for line in ledger.alive if not line.is_free]
     slopes, harm = list_slopes(ledger), HarmTable(ledger.blame)
     shares = {kind: each.share for kind, each in slopes.items()}
-    costs = {line.id: compute_cost(harm, line.id, _list_reached(ledger, line, shares)) for line in judged}
-    return {
-        line.id: _assess(ledger, line, situations.get(line.situation), slopes, costs.get(line.id), tuning)
-        for line in ledger.alive
-    }
+    assessed: dict[str, Assessment] = {}
+    for line in ledger.alive:
+        cost = None if line.is_free else compute_cost(harm, line.id, _list_reached(ledger, line, shares))
+        assessed[line.id] = _assess(ledger, line, situations.get(line.situation), slopes, cost, tuning)
+    return assessed
 
 
 def _list_reached(ledger: LineLedger, line: Line, shares: Mapping[str, float]) -> Mapping[str, float]:
@@ -89,7 +88,8 @@ def _assess(
 
 def compute_gain(ledger: LineLedger, line: Line, situation: Situation, tuning: LedgerTuning) -> float:
     """The accuracy that a line should add by its situation if all tasks that call for it read it."""
-    spoiled = math.fsum([max(0.0, rate - tuning.slip) for rate in situation.list_rates()])
+    slip = tuning.slip
+    spoiled = math.fsum([rate - slip for rate in situation.rates if rate > slip])
     return line.works * spoiled / max(1, len(ledger.seen), len(situation.called))
 
 
@@ -99,19 +99,20 @@ def update_working(ledger: LineLedger, step: int, tuning: LedgerTuning) -> tuple
     working = choose_working(ledger, assessed, tuning)
     changes = [LineChange(id, "entered", _explain(assessed[id])) for id in working if id not in ledger.working]
     refuted = {situation.label for situation in ledger.situations if situation.is_refuted}
-    reasons = {line.id: _find_reason(line, assessed[line.id], refuted, working, tuning) for line in ledger.alive}
+    found = ((line.id, _find_reason(line, assessed[line.id], refuted, working, tuning)) for line in ledger.alive)
+    reasons = {id: reason for id, reason in found if reason}
     changes += [
         LineChange(id, "left", _explain(assessed[id]) if id in assessed else "")
         for id in ledger.working
         if id not in working
     ]
-    changes += [LineChange(id, "retired", reason) for id, reason in reasons.items() if reason]
-    lines = tuple(
-        replace(line, retired=step, reason=reasons[line.id]) if reasons.get(line.id) else line for line in ledger.lines
-    )
-    kept = tuple(id for id in working if not reasons.get(id))
-    left = {id: found for id, found in assessed.items() if not reasons.get(id)}
-    return replace(ledger, lines=lines, working=kept, assessed=left), tuple(changes)
+    changes += [LineChange(id, "retired", reason) for id, reason in reasons.items()]
+    lines = [
+        replace(line, retired=step, reason=reasons[line.id]) if line.id in reasons else line for line in ledger.lines
+    ]
+    kept = tuple([id for id in working if id not in reasons])
+    left = {id: each for id, each in assessed.items() if id not in reasons}
+    return replace(ledger, lines=tuple(lines), working=kept, assessed=left), tuple(changes)
 
 
 def choose_working(ledger: LineLedger, assessed: Mapping[str, Assessment], tuning: LedgerTuning) -> tuple[str, ...]:

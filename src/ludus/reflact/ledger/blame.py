@@ -17,8 +17,10 @@ rollouts was different then.
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ludus.reflact.ledger.line_records import Blame, BlamedRollout, Suspicions, compute_logit
@@ -130,7 +132,7 @@ def compute_prior_harm(kinds: int) -> float:
 def _add_rollouts(blame: Blame, outcomes: Sequence[HarmEvidence], prior: float) -> Blame:
     """The counts with new rollouts, which are the last of the latest ones."""
     causes = {cause: place for place, cause in enumerate(blame.other_causes)}
-    lines = {line: place for place, line in enumerate(blame.lines)}
+    lines = dict(number_names(blame.lines))
     rates, passes, rollouts, new = list(blame.rates), list(blame.passes), list(blame.runs), 0
     recent = list(blame.recent)
     for outcome in outcomes:
@@ -195,6 +197,12 @@ def name_harm(line: str, kind: str) -> str:
     return f"{line}/{kind}"
 
 
+@lru_cache(maxsize=2)  # each step asks twice, and the next one begins with the same names
+def number_names(names: tuple[str, ...]) -> Mapping[str, int]:
+    """The place of each name."""
+    return {name: place for place, name in enumerate(names)}
+
+
 class _Table:
     """Sums that rollouts are added to. Thousands of numbers are added in every step, so they are lists."""
 
@@ -231,15 +239,16 @@ class _Table:
         if not weight:
             return
         odds, plain, unharmed, kept = self.odds, self.plain_odds, self._unharmed, 1.0 - DAMAGE
-        log = math.log
+        log, least = math.log, 1.0 - _MOST_PASSING
         passed = self._predict(rollout)
         occurred = weight / (1.0 - passed)
         for place in rollout.causes:
             self._occurred[place] += min(weight, self._rates[place] * occurred)
         for places, harm in ((rollout.lines, self._cleared), (rollout.suspects, self._accused)):
             for place in places:
-                alone = passed / unharmed[place]
-                others = 1.0 - alone if alone < _MOST_PASSING else 1.0 - _MOST_PASSING
+                others = 1.0 - passed / unharmed[place]
+                if others < least:
+                    others = least
                 odds[place] += weight * log(kept + harm / others)
                 if plain is not odds:
                     plain[place] += weight * log(kept + DAMAGE / others)
@@ -270,7 +279,7 @@ class _Table:
         self.suspicions = [guilty, of_guilty, innocent, of_innocent]
 
 
-class Harm(NamedTuple):
+class Harm(Struct, frozen=True, gc=False):
     """The harm that a line may do to a kind of task."""
 
     chance: float
@@ -284,7 +293,7 @@ class HarmTable:
 
     def __init__(self, blame: Blame) -> None:
         self._blame = blame
-        self._places = {name: place for place, name in enumerate(blame.lines)}
+        self._places = number_names(blame.lines)
 
     def get(self, line: str, kind: str) -> Harm | None:
         """None if no rollout has said anything about it."""
@@ -303,7 +312,8 @@ def compute_cost(harm: HarmTable, line: str, shares: Mapping[str, float]) -> Cos
     spoiled = variance = 0.0
     unknown = Harm(compute_prior_harm(len(shares)), DAMAGE)
     for kind, share in shares.items():
-        chance, damage = harm.get(line, kind) or unknown
-        spoiled += share * damage * chance
-        variance += (share * damage) ** 2 * chance * (1.0 - chance)
+        known = harm.get(line, kind) or unknown
+        chance, most = known.chance, share * known.damage
+        spoiled += most * chance
+        variance += most**2 * chance * (1.0 - chance)
     return Cost(_PASSING * spoiled, _PASSING * math.sqrt(variance), spoiled)

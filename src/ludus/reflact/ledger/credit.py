@@ -80,6 +80,8 @@ def _list_calling(situations: Mapping[str, Situation], task: str) -> frozenset[s
 
 def _is_explained(named: Sequence[str], present: Iterable[Line]) -> bool:
     """Whether a situation was named that no line of the text seems to prevent."""
+    if not named:
+        return False
     prevented = {line.situation for line in present if line.works > _PREVENTS}
     return any(label not in prevented for label in named)
 
@@ -120,7 +122,7 @@ def _credit_line(
         return line
     suspected = line.id in reading.suspects
     if not line.is_free:
-        return replace(line, suspected=line.suspected + suspected)
+        return replace(line, suspected=line.suspected + 1) if suspected else line
     low, high = _HARM_RANGE
     cleared = tuning.cleared * (1.0 - reading.outcome)  # a rollout that went well clears no line
     harm = line.harm.get(reading.kind, tuning.harm_prior) + (tuning.suspected if suspected else -cleared)

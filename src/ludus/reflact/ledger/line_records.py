@@ -6,10 +6,12 @@ text. `LineLedger` is everything that is known about them, as one frozen value. 
 rollouts: `ludus.reflact.ledger.credit` adds the readings of a step.
 
 There are thousands of these records, and none can be part of a cycle: `gc=False` spares the collector to visit them.
+Situations are few, and keep what is computed from them (`dict=True`), as the ledger does: steps ask for it many times.
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -93,7 +95,7 @@ class Line(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
         return not self.is_alive or abs(self.weight - self.birth_weight) > 1.2
 
 
-class Situation(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class Situation(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True):
     """A cause of failures, with a label that stays the same."""
 
     label: str
@@ -117,7 +119,8 @@ class Situation(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False)
         tries, named = self.returns.get(task, (0, 0))
         return (named + _OTHERS * self.rate) / (tries + _OTHERS)
 
-    def list_rates(self) -> list[float]:
+    @cached_property
+    def rates(self) -> Sequence[float]:
         """The same for each called task, in their order."""
         get, others = self.returns.get, _OTHERS * self.rate
         counts = [get(task, (0, 0)) for task in self.called]
@@ -126,7 +129,7 @@ class Situation(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False)
     @property
     def is_refuted(self) -> bool:
         """Whether it hardly ever comes back without any line on any task: then no line about it is needed."""
-        return self.tries >= 6 and max(self.list_rates(), default=self.rate) < 0.07
+        return self.tries >= 6 and max(self.rates, default=self.rate) < 0.07
 
 
 _OTHERS = 1.5
@@ -216,7 +219,7 @@ class Assessment(Struct, frozen=True, array_like=True, gc=False):
     """The probability that the net gain is above the price of a line."""
 
 
-class LineLedger(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class LineLedger(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True):
     """Everything that is known about lines, after some steps."""
 
     lines: tuple[Line, ...] = ()
@@ -251,11 +254,11 @@ class LineLedger(Struct, frozen=True, kw_only=True, omit_defaults=True):
         wanted = set(ids)
         return tuple([line for line in self.lines if line.id in wanted])  # a list is faster than a generator
 
-    @property
+    @cached_property
     def alive(self) -> tuple[Line, ...]:
         return tuple([line for line in self.lines if not line.retired])
 
-    @property
+    @cached_property
     def passages(self) -> tuple[Line, ...]:
         """The passages of the initial skill that are on trial, the retired ones too. They were born first."""
         return tuple(takewhile(lambda line: line.passage, self.lines))

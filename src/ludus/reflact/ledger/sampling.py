@@ -94,9 +94,9 @@ def _value_tasks(ledger: LineLedger) -> dict[str, float]:
         situation = situations.get(line.situation)
         if situation is None or line.by_outcome or not _is_undecided(line, situation):
             continue
-        for task in situation.called:
-            worth = situation.get_rate(task) / (1.0 + line.tries + line.unread + situation.tries)
-            values[task] = values.get(task, 0.0) + worth
+        known = 1.0 + line.tries + line.unread + situation.tries
+        for task, rate in zip(situation.called, situation.rates, strict=True):
+            values[task] = values.get(task, 0.0) + rate / known
     return values
 
 

@@ -8,11 +8,12 @@ import pytest
 from tests.reflact_kit import make_run
 
 from ludus.reflact.gate import Gate, Mark, Measure, pair_marks
-from ludus.reflact.records import MeasuredSkill, ShipCandidate
+from ludus.reflact.records import MeasuredSkill, ShipCandidate, Shipment
 from ludus.reflact.shipping import (
     choose_winner,
     compute_claim_interval,
     count_test_uses,
+    explain_kept,
     explain_rule,
     is_clear,
     judge_candidate,
@@ -199,20 +200,30 @@ def test_the_interval_agrees_with_the_usual_one_for_many_tasks():
 )
 def test_the_claim_is_one_plain_sentence(wins: int, losses: int, uses: int, sentence: str, gain: bool):
     differences = [1.0] * wins + [-1.0] * losses + [0.0] * (64 - wins - losses)
-    claim = make_claim(GOOD, compare_claim(differences), shipped=True, uses=uses)
+    claim = make_claim(GOOD, compare_claim(differences), uses=uses)
     assert re.fullmatch(sentence, claim.sentence), claim.sentence
     assert (claim.is_better, claim.tasks, claim.test_uses) == (gain, 64, uses)
 
 
 def test_the_claim_says_how_few_tasks_there_were_and_what_it_is_about():
-    claim = make_claim(GOOD, compare_claim([0.3] * 5), shipped=True, metric="soft", passed=0.2)
+    claim = make_claim(GOOD, compare_claim([0.3] * 5), metric="soft", passed=0.2)
     assert re.fullmatch(r"\+30 points of score \[.*\] on only 5 test tasks \(passed: \+20\): no .*", claim.sentence)
     assert (claim.metric, claim.passed) == ("soft", 0.2)
 
 
 def test_claims_without_a_test_or_a_new_skill():
-    assert make_claim(BAD, None, shipped=False, uses=1).sentence.endswith("the initial skill stays")
-    assert make_claim(GOOD, None, shipped=True).sentence.endswith("nothing can be claimed")
+    assert make_claim(BAD, None, kept="nobody tried", uses=1).sentence == "nobody tried; the initial skill stays"
+    assert make_claim(GOOD, None).sentence.endswith("nothing can be claimed")
+
+
+def test_a_run_that_ships_nothing_says_why():
+    initial, tried = Measure(BAD.hash), judge_candidate(MeasuredSkill(GOOD, "step_0001", 1), Measure(GOOD.hash), {})
+    assert explain_kept(Shipment(initial=initial, shipped=GOOD.hash)) == ""
+    assert "canary" in explain_kept(Shipment(initial=initial, shipped=GOOD.hash), forged=True)
+    assert "selection split" in explain_kept(Shipment(initial=initial, fresh=False))
+    assert "without a change" in explain_kept(Shipment(initial=initial))
+    assert "nothing was measured" in explain_kept(Shipment(candidates=(tried,), initial=initial))
+    assert "chance" in explain_kept(Shipment(candidates=(tried,), initial=initial, rollouts=8))
 
 
 def test_uses_of_the_test_split_are_counted_once_for_the_same_skill(world: SimpleNamespace):

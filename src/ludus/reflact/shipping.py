@@ -252,21 +252,36 @@ def compute_claim_interval(differences: Sequence[float]) -> Interval:
     return Interval(max(-1.0, low), min(1.0, high))
 
 
+def explain_kept(shipment: Shipment, forged: bool = False) -> str:
+    """Why the initial skill stays; empty if another one is shipped. `forged`: canaries have shown that the one that
+    would be shipped earns its score in a wrong way."""
+    if forged:
+        return "the skill that would be shipped passes canary tasks, which no honest answer passes"
+    if shipment.shipped:
+        return ""
+    if not shipment.fresh:
+        return "no candidate had a higher score on the selection split"
+    if not shipment.candidates:
+        return "training ended without a change"
+    if not shipment.rollouts:
+        return "nothing was measured for shipping: too few selection tasks, or no rollouts were left for it"
+    return "no difference that could be told from chance"
+
+
 def make_claim(
     skill: Skill,
     found: PairedStats | None,
     *,
-    shipped: bool,
-    fresh: bool = True,
+    kept: str = "",
     split: str = "",
     uses: int = 0,
     metric: str = "hard",
     passed: float | None = None,
 ) -> Claim:
-    """The claim of a run in one plain sentence, and its numbers. `fresh`: the skill was chosen by fresh measures.
+    """The claim of a run in one plain sentence, and its numbers. `kept`: why the initial skill stays, if it does.
     `metric`: what the difference is about. `passed`: the difference in passed tasks, if that is another one."""
     return Claim(
-        sentence=_write_sentence(shipped, found, uses, fresh, metric, passed),
+        sentence=f"{kept}; the initial skill stays" if kept else _write_sentence(found, uses, metric, passed),
         gain=False,  # not before it was compared with what the same rollouts bring otherwise
         difference=found.difference if found else None,
         interval=found.interval if found else None,
@@ -279,13 +294,7 @@ def make_claim(
     )
 
 
-def _write_sentence(
-    shipped: bool, found: PairedStats | None, uses: int, fresh: bool, metric: str, passed: float | None
-) -> str:
-    if not shipped and not fresh:
-        return "no candidate had a higher score on the selection split; the initial skill stays"
-    if not shipped:
-        return "no difference that could be told from chance; the initial skill stays"
+def _write_sentence(found: PairedStats | None, uses: int, metric: str, passed: float | None) -> str:
     if found is None:
         return "a new skill is shipped, but it was not tested: nothing can be claimed"
     of = "" if metric == "hard" else f" of {METRICS[metric]}"

@@ -67,6 +67,7 @@ from ludus.reflact.records import (
 from ludus.reflact.shipping import (
     compute_claim_interval,
     count_test_uses,
+    explain_kept,
     make_claim,
     ship,
     ship_best,
@@ -424,7 +425,9 @@ async def finish(run: TrainingRun, state: RunState, ended_early: str = "") -> Su
     gate = find_gate(run.settings.gate, state)
     state, shipment = await choose_shipment(run, state, gate)
     canaries = await watch_canaries(run, state.initial.skill, take_shipped(state, shipment).skill)
-    if canaries is not None and canaries.suspicious:
+    forged = canaries is not None and canaries.suspicious
+    kept = explain_kept(shipment, forged)
+    if forged:
         shipment = replace(shipment, shipped="")
     shipped = take_shipped(state, shipment)
     clock.lap("ship")
@@ -434,8 +437,7 @@ async def finish(run: TrainingRun, state: RunState, ended_early: str = "") -> Su
     claim = make_claim(
         shipped.skill,
         compare_tests(gate, finished, tested),
-        shipped=shipped.skill != state.initial.skill,
-        fresh=shipment.fresh,
+        kept=kept,
         split=run.splits.test.digest if tested else "",
         uses=count_test_uses(run, shipped.skill) if tested else 0,
         metric=gate.metric,

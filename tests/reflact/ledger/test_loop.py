@@ -111,7 +111,7 @@ def test_where_nothing_helps_the_initial_skill_stays(world: SimpleNamespace):
     end = get_summary(train(world, optimizer=world.optimizer_model(replies)))
     assert end.best.skill == end.initial.skill
     assert end.claim is not None and not end.claim.is_better
-    assert end.claim.sentence == "no difference that could be told from chance; the initial skill stays"
+    assert end.claim.sentence == "training ended without a change; the initial skill stays"
 
 
 def test_every_rollout_has_a_text_of_its_own_and_the_store_knows_its_lines(world: SimpleNamespace):

@@ -7,7 +7,7 @@ from tests.ledger_kit import make_ledger, make_line, make_situation
 
 from ludus.reflact.ledger.assessment import assess_lines
 from ludus.reflact.ledger.line_records import Assessment
-from ludus.reflact.ledger.sampling import group_rivals, sample_lines, sample_passages, sample_tasks
+from ludus.reflact.ledger.sampling import Rival, group_rivals, sample_lines, sample_passages, sample_tasks
 from ludus.reflact.ledger.settings import LedgerTuning
 
 TUNING = LedgerTuning()
@@ -16,16 +16,26 @@ CALLED = [f"t{n}" for n in range(5)]
 
 def test_lines_are_left_out_now_and_then_and_of_a_situation_at_most_one_is_drawn():
     lines = [make_line("L1", weight=3.0), make_line("L2", weight=-1.0), make_line("L3", "other", weight=3.0)]
-    situations = [make_situation(label, CALLED, tries=8, named=8) for label in ("s", "other")]
-    ledger = make_ledger(lines, situations)
-    groups, random = group_rivals(replace(ledger, assessed=assess_lines(ledger, TUNING))), Random(0)
-    samples = [tuple(line.id for line in sample_lines(groups, TUNING, random)) for _ in range(400)]
+    assessed = {"L1": Assessment(0.9, 0.1, 0.005, 1.0), "L2": Assessment(0.3, 0.09, 0.005, 1.0)}
+    groups = group_rivals(make_ledger(lines, assessed={**assessed, "L3": Assessment(0.9, 0.1, 0.005, 1.0)}))
+    samples = _sample(groups, Random(0))
     share = sum("L1" in sample or "L2" in sample for sample in samples) / 400
     assert 0.74 < share < 0.86
     assert not any({"L1", "L2"} <= set(sample) for sample in samples)
-    assert sum("L1" in sample for sample in samples) > 5 * sum("L2" in sample for sample in samples)
-    again = Random(0)
-    assert samples[:9] == [tuple(line.id for line in sample_lines(groups, TUNING, again)) for _ in range(9)]
+    assert sum("L1" in sample for sample in samples) > 5 * sum("L2" in sample for sample in samples) > 0
+    assert samples == _sample(groups, Random(0))
+
+
+def test_a_line_that_may_still_do_harm_is_left_out_less_often():
+    lines = [make_line("sure", weight=3.0), make_line("new", "other")]
+    assessed = {"sure": Assessment(0.9, 0.3, 0.005, 1.0), "new": Assessment(0.7, 0.3, 0.05, 1.0)}
+    samples = _sample(group_rivals(make_ledger(lines, assessed=assessed)), Random(0))
+    shares = {name: sum(name in sample for sample in samples) / 400 for name in ("sure", "new")}
+    assert 0.74 < shares["sure"] < 0.86 and 0.91 < shares["new"] < 0.99
+
+
+def _sample(groups: list[list[Rival]], random: Random) -> list[tuple[str, ...]]:
+    return [tuple(line.id for line in sample_lines(groups, TUNING, random)) for _ in range(400)]
 
 
 def test_passages_of_a_good_skill_are_seldom_tried_out_and_those_of_a_bad_one_often():

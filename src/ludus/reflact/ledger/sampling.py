@@ -2,7 +2,8 @@
 
 Half of a step's tasks are those that say most about undecided lines; the others come from the shuffled epoch. For each
 text, the lines about a situation are left out now and then, to see what happens without them. Otherwise the
-most promising line is sampled, by its net gain plus noise of the size of its uncertainty (Thompson sampling).
+most promising line is sampled, by its net gain plus noise of the size of its uncertainty (Thompson sampling). A line
+that may still do harm is left out less often: what it does shows only with it.
 """
 
 from collections.abc import Collection, Sequence
@@ -13,6 +14,10 @@ from ludus.reflact.ledger.line_records import Line, LineLedger, Situation
 from ludus.reflact.ledger.settings import LedgerTuning
 
 _UNDECIDED_WEIGHT = 2.0
+_DOUBT = 0.01
+"""The standard deviation of what a line is worth, above which it is not known yet whether it does harm."""
+_IN_DOUBT = 0.25
+"""The share of `leave_out` with which a line is left out while that is not known."""
 
 
 class Rival(NamedTuple):
@@ -49,16 +54,21 @@ def sample_lines(
         if kept is not None and rivals[0].line.passage:
             chosen += [rival for rival in rivals if rival.line.id in kept]
             continue
-        if random.random() < tuning.leave_out:
+        drawn = random.random()
+        if drawn < _IN_DOUBT * tuning.leave_out:
             continue
         best, most = None, tuning.price
         for rival in rivals:
             sampled = rival.net + rival.deviation * random.gauss(0.0, 1.0)
             if sampled > most:
                 best, most = rival, sampled
-        if best is not None:
+        if best is not None and (drawn >= tuning.leave_out or _is_in_doubt(best)):
             chosen.append(best)
     return tuple(rival.line for rival in sorted(chosen, key=lambda rival: rival.place))
+
+
+def _is_in_doubt(rival: Rival) -> bool:
+    return rival.deviation > _DOUBT and not rival.line.is_free
 
 
 def sample_passages(ledger: LineLedger, random: Random) -> frozenset[str] | None:

@@ -19,7 +19,8 @@ class LedgerTuning(Settings, frozen=True, kw_only=True, omit_defaults=True):
     """The constants of the ledger."""
 
     leave_out: Probability = 0.2
-    """How often the lines about a situation are left out of a rollout's text, to see what happens without them."""
+    """How often the lines about a situation are left out of a rollout's text, to see what happens without them: a
+    quarter as often where it is not known yet whether the line does harm."""
     slip: _OpenProbability = 0.08
     """The probability that a situation spoils a rollout although a line that works is in the text."""
     prior: _OpenProbability = 0.6

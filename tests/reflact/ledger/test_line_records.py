@@ -63,6 +63,6 @@ def test_what_a_line_and_a_situation_say_about_themselves():
     kept = make_situation(called=["t1", "t2"], tries=30, named=2, t1=(27, 0), t2=(3, 2))
     assert not kept.is_refuted and kept.get_rate("t1") < 0.01 < 0.3 < kept.get_rate("t2"), "each task for itself"
     assert kept.get_rate("t3") == pytest.approx(kept.rate)
-    assert kept.list_rates() == [kept.get_rate(task) for task in kept.called], "written twice: all at once is faster"
+    assert list(kept.rates) == [kept.get_rate(task) for task in kept.called], "written twice: all at once is faster"
     assert make_ledger([make_line("L2"), make_line("L1", retired=1)]).alive == (make_line("L2"),)
     assert compute_sigmoid(compute_logit(0.3)) == pytest.approx(0.3)

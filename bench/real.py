@@ -283,9 +283,12 @@ def count_seconds(path: Path) -> Generator[Callable[[], int]]:
 
 
 def describe_commit() -> str:
-    """What was run."""
-    found = subprocess.run(("git", "-C", str(ROOT), "describe", "--always", "--dirty"), capture_output=True, text=True)
-    return found.stdout.strip()
+    """What was run. Results that earlier cells have added are no change of it."""
+    git = ("git", "-C", str(ROOT))
+    found = subprocess.run((*git, "describe", "--always"), capture_output=True, text=True).stdout.strip()
+    others = (".", f":!{KEPT.relative_to(ROOT)}")
+    changed = subprocess.run((*git, "diff", "--quiet", "HEAD", "--", *others), capture_output=True).returncode
+    return f"{found}-dirty" if changed else found
 
 
 def keep_result(out: Path, kept: Path, cell: Cell, result: dict[str, Any]) -> None:

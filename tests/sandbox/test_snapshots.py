@@ -142,6 +142,25 @@ async def test_changes_have_a_size_limit_and_are_gone_with_the_slot(bwrap, base)
         assert privileges.exit_code != 0
 
 
+async def test_shared_caches_in_a_closed_folder_are_there_too(bwrap, tmp_path):
+    """Slots of root have user ids of their own, which cannot pass through its home."""
+    tools = tmp_path / "home" / "tools"
+    (tools / "sub").mkdir(parents=True)
+    (tools / "sub" / "run").write_text("#!/bin/sh\necho here\n")
+    (tools / "sub" / "run").chmod(0o700)
+    (tools / "link").symlink_to("sub/run")
+    single = tmp_path / "home" / "list.txt"
+    single.write_text("one\n")
+    single.chmod(0o600)
+    (tmp_path / "home").chmod(0o700)
+    spec = SandboxSpec(disk_mb=8, caches=((str(tools), "/tools"), (str(single), "/list.txt")))
+    async with in_pool(bwrap) as pool:
+        for _ in range(2):
+            async with pool.lease(spec) as box:
+                done = await box.exec("/tools/link && cat /list.txt && touch /tools/new")
+                assert b"here\none\n" in done.stdout and done.exit_code
+
+
 async def test_shared_caches_are_there_and_read_only(bwrap, base):
     async with in_pool(bwrap) as pool, pool.lease(SandboxSpec(disk_mb=8, caches=((str(base), "/mirror"),))) as box:
         assert (await box.exec("cat /mirror/README")).stdout == b"README"

@@ -244,7 +244,8 @@ async def _open_slot(
     stack.callback(remove_tree, io)
     cgroup = shared.cgroups.make(io.name, spec)
     stack.callback(cgroup.remove)
-    keeper = await _start_keeper(shared, _make_arguments(shared, spec, io, view), user, stack)
+    reachable = await asyncio.to_thread(_make_caches_reachable, shared.host, spec)
+    keeper = await _start_keeper(shared, _make_arguments(shared, reachable, io, view), user, stack)
     first = _find_first_process(keeper)
     starter = ForkStarter(
         server, server.make_slot(), _make_program(shared, spec, first, user, view), cgroup.open_procs_files
@@ -293,6 +294,35 @@ def _prepare_image_lib(host: HostDir, image: RootImage) -> Path:
     except OSError:  # another slot of the image was first
         remove_tree(unfinished)
     return lib
+
+
+def _make_caches_reachable(host: HostDir, spec: SandboxSpec) -> SandboxSpec:
+    """The spec with copies of the caches that the slots' users cannot reach, such as those in root's own home."""
+    if os.geteuid() != 0 or not spec.caches:
+        return spec
+    caches = tuple((_make_cache_reachable(host, Path(source)), target) for source, target in spec.caches)
+    return msgspec.structs.replace(spec, caches=caches)
+
+
+def _make_cache_reachable(host: HostDir, source: Path) -> str:
+    if not source.exists() or _is_open_to_all(source if source.is_dir() else source.parent):
+        return str(source)
+    copy = host.path / f"cache-{hashlib.sha256(bytes(source)).hexdigest()[:16]}"
+    if copy.exists():
+        return str(copy)
+    unfinished = host.path / f".{copy.name}-{secrets.token_hex(4)}"
+    if source.is_dir():
+        shutil.copytree(source, unfinished, symlinks=True)
+    else:
+        shutil.copyfile(source, unfinished)
+    for path in (unfinished, *unfinished.rglob("*")):
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() or path.stat().st_mode & stat.S_IXUSR else 0o644)
+    try:
+        unfinished.rename(copy)
+    except OSError:  # another slot was first
+        remove_tree(unfinished)
+    return str(copy)
 
 
 def _find_in_layers(program: str, image: RootImage) -> Path:
